@@ -1,0 +1,49 @@
+// The device counters of one layer group, and how they are written and read.
+//
+// hits + misses           = distinct lookups of the rows of a request
+// misses                  = rows_copied + unsourced + unbacked_reads + unplaced
+// hits + misses + newest + invalid + duplicates = positions of all real rows
+#pragma once
+
+#include <cstdint>
+
+namespace kvtier {
+
+enum class Counter : int32_t {
+  kSteps = 0,          // swap-in calls with at least one real row
+  kHits,               // lookups found in the hot buffer, distinct within a request's rows
+  kMisses,             // lookups not found, distinct within a request's rows
+  kNewest,             // positions that named a newest slot of their request
+  kInvalid,            // positions that were masked (-1, past the sequence, no block)
+  kDuplicates,         // positions that repeated a lookup of the same request and call
+  kUnsourced,          // misses at or past the end of the host pool: zeroed
+  kUnbackedReads,      // misses on a row that was assigned but never backed up: zeroed
+  kUnplaced,           // misses that drew no hot slot (corrupt LRU entry, union too large)
+  kRowsCopied,         // rows copied from the host pool, counted once a layer group
+  kBytesCopied,        // bytes of those, over all layers that were copied
+  kBackedUpRows,       // rows written to the host pool
+  kBackedUpBytes,      // bytes of those, over all layers
+  kStateRepairs,       // corrupt LRU entries that a step met and refused
+  kRejectedRows,       // batch rows whose request index was out of range
+  kInvalidatedCopies,  // hot rows dropped because their block was assigned again
+  kEvictions,          // owned hot slots given to another row
+};
+inline constexpr int32_t kCounterCount = 17;
+
+// Shared memory that a worker's in-process kernels and the daemon both write.
+// `sequence` is odd while a writer adds one call's counts, so that a reader sees
+// the numbers of one moment (AddCounts and ReadCounts in stats_block.h).
+struct alignas(64) StatsBlock {
+  int64_t sequence = 0;
+  int64_t counts[kCounterCount] = {};
+};
+static_assert(sizeof(StatsBlock) == 192, "the worker and the daemon must agree");
+
+// One call's counts before they are added to a StatsBlock.
+struct Counts {
+  int64_t values[kCounterCount] = {};
+  int64_t& operator[](Counter c) { return values[static_cast<int32_t>(c)]; }
+  int64_t operator[](Counter c) const { return values[static_cast<int32_t>(c)]; }
+};
+
+}  // namespace kvtier

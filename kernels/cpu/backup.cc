@@ -1,0 +1,139 @@
+#include <algorithm>
+#include <atomic>
+#include <limits>
+
+#include "kernels/cpu/copy_rows.h"
+#include "kernels/cpu/cpu.h"
+#include "kernels/cpu/group_rows.h"
+#include "kernels/stats_block.h"
+
+namespace kvtier::cpu {
+namespace {
+
+// Below this many written rows in a region, comparing each owner with each of them is cheaper than
+// a table.
+constexpr int32_t kCompareRowsMax = 4;
+
+int32_t LoadGeneration(const RowTracking& tracking, const GroupShape& shape, int32_t slot) {
+  if (tracking.block_generation == nullptr) return 0;
+  return std::atomic_ref<int32_t>(
+             const_cast<int32_t&>(tracking.block_generation[slot / shape.block_size]))
+      .load(std::memory_order_acquire);
+}
+
+// The rows that count, in batch order.
+void CollectJobs(const BackupParams& p, int32_t rows, CallScratch* call) {
+  const int32_t hot_rows = p.shape.region_count * p.shape.region_stride;
+  const int32_t source_row_end = p.sources == nullptr ? hot_rows : p.source_row_count;
+  call->backups.clear();
+  Grow(call->backup_slots, rows);
+  for (int32_t row = 0; row < rows; ++row) {
+    call->backup_slots[row] = kNone;
+    const int32_t request = call->groups.request_of_row[row];
+    if (request == RowGroups::kRejected) continue;
+    if (request == RowGroups::kNoRequest && p.source_rows == nullptr) continue;
+    const int32_t source = p.source_rows != nullptr
+                               ? p.source_rows[row]
+                               : call->groups.regions[request] * p.shape.region_stride +
+                                     p.shape.hot_size + call->groups.ranks[row];
+    const int32_t slot = p.slots[row];
+    if (slot < 0 || slot >= p.shape.slot_count || source < 0 || source >= source_row_end) continue;
+    call->backup_slots[row] = slot;
+    call->backups.push_back({slot, source, LoadGeneration(p.tracking, p.shape, slot), false});
+  }
+}
+
+// Of several rows for one slot the last one is written, and no other, whatever the thread order.
+void MarkSuperseded(CallScratch* call) {
+  const auto count = static_cast<int32_t>(call->backups.size());
+  if (count < 2) return;
+  call->table.Clear(count);
+  for (int32_t i = count - 1; i >= 0; --i) {
+    BackupJob& job = call->backups[i];
+    job.superseded = call->table.FindOrInsert(job.slot, i + 1) != i + 1;
+  }
+}
+
+void CopyJobs(const BackupParams& p, const CallScratch& call, Executor& executor) {
+  const int32_t parts = PartsPerItem(p.layer_count, executor);
+  const auto count = static_cast<int64_t>(call.backups.size());
+  executor.ParallelFor(int64_t{p.layer_count} * parts, [&](int32_t, int64_t index) {
+    const int64_t l = index / parts, part = index % parts;
+    const LayerView& layer = p.layers[l];
+    const uint8_t* source = p.sources == nullptr ? layer.hot : p.sources[l];
+    const RowLayout& source_layout = p.sources == nullptr ? layer.layout : p.source_layouts[l];
+    for (int64_t i = count * part / parts; i < count * (part + 1) / parts; ++i) {
+      const BackupJob& job = call.backups[i];
+      if (job.superseded) continue;
+      CopyRow(layer.host, layer.layout, job.slot, source, source_layout, job.source_row);
+    }
+  });
+}
+
+// A newer owner that a swap-in of another process wrote meanwhile stays.
+void DropOwner(int32_t* owner, int32_t seen) {
+  std::atomic_ref<int32_t>(*owner).compare_exchange_strong(seen, kNone, std::memory_order_relaxed);
+}
+
+// Copies of the written slots in the region of request `i` are stale.
+void DropCopies(const BackupParams& p, const CallScratch& call, int64_t i, Workspace* workspace) {
+  const RowGroups& groups = call.groups;
+  const int32_t begin = groups.starts[i], end = groups.starts[i + 1];
+  int32_t* owners = p.state.owner + int64_t{groups.regions[i]} * p.shape.hot_size;
+  if (end - begin > kCompareRowsMax) {
+    workspace->table.Clear(end - begin);
+    for (int32_t j = begin; j < end; ++j) {
+      const int32_t slot = call.backup_slots[groups.rows[j]];
+      if (slot >= 0) workspace->table.FindOrInsert(slot, 1);
+    }
+    for (int32_t h = 0; h < p.shape.hot_size; ++h) {
+      const int32_t owner = std::atomic_ref<int32_t>(owners[h]).load(std::memory_order_relaxed);
+      if (workspace->table.Find(owner) != LookupTable::kAbsent) DropOwner(&owners[h], owner);
+    }
+    return;
+  }
+  for (int32_t j = begin; j < end; ++j) {
+    const int32_t slot = call.backup_slots[groups.rows[j]];
+    if (slot < 0) continue;
+    for (int32_t h = 0; h < p.shape.hot_size; ++h) {
+      const int32_t owner = std::atomic_ref<int32_t>(owners[h]).load(std::memory_order_relaxed);
+      if (owner == slot) DropOwner(&owners[h], owner);
+    }
+  }
+}
+
+}  // namespace
+
+void Backup(const BackupParams& params, Executor& executor) {
+  CallScratch& call = executor.call_scratch();
+  const int32_t rows = RealRowCount(params.num_real_rows, params.num_rows);
+  // Rows of a tensor are the caller's to number; newest rows are reserved, so many a region.
+  const int32_t rows_per_request_max = params.source_rows == nullptr
+                                           ? params.shape.rows_per_request
+                                           : std::numeric_limits<int32_t>::max();
+  Counts counts;
+  GroupRows(params.shape, rows, params.row_to_request, rows_per_request_max, &call.groups,
+            &counts);
+  CollectJobs(params, rows, &call);
+  MarkSuperseded(&call);
+  CopyJobs(params, call, executor);
+  if (params.tracking.backed_generation != nullptr) {
+    for (const BackupJob& job : call.backups) {
+      // Release: who sees the generation sees the bytes.
+      std::atomic_ref<int32_t>(params.tracking.backed_generation[job.slot])
+          .store(job.generation, std::memory_order_release);
+    }
+  }
+  executor.ParallelFor(call.groups.request_count, [&](int32_t worker, int64_t i) {
+    DropCopies(params, call, i, &executor.workspace(worker));
+  });
+
+  const auto backed_up = static_cast<int64_t>(call.backups.size());
+  counts[Counter::kBackedUpRows] = backed_up;
+  for (int32_t l = 0; l < params.layer_count; ++l) {
+    counts[Counter::kBackedUpBytes] += backed_up * RowBytes(params.layers[l].layout);
+  }
+  AddCounts(params.stats, counts);
+}
+
+}  // namespace kvtier::cpu

@@ -1,0 +1,83 @@
+#include "kernels/cpu/copy_rows.h"
+
+#include <cstring>
+
+namespace kvtier::cpu {
+namespace {
+
+// Rows that lie anywhere in a large pool miss every cache and often the TLB. Asking for a row this
+// many copies ahead keeps as many lines in flight as a core has buffers for.
+constexpr int32_t kPrefetchRows = 4;
+constexpr int32_t kCacheLineBytes = 64;
+
+void PrefetchRow(const LayerView& layer, int32_t slot) {
+  if (slot < 0) return;
+  const uint8_t* row = layer.host + ValueOffset(layer.layout, slot);
+  for (int32_t b = 0; b < layer.layout.value_bytes; b += kCacheLineBytes) {
+    __builtin_prefetch(row + b, /*rw=*/0, /*locality=*/0);
+  }
+  if (layer.layout.format != RowFormat::kSplitPage) return;
+  __builtin_prefetch(layer.host + ScaleOffset(layer.layout, slot), 0, 0);
+}
+
+void ZeroRow(uint8_t* to, const RowLayout& layout, int32_t row) {
+  std::memset(to + ValueOffset(layout, row), 0, layout.value_bytes);
+  if (layout.format != RowFormat::kSplitPage) return;
+  std::memset(to + ScaleOffset(layout, row), 0, layout.scale_bytes);
+}
+
+void CopyList(const LayerView& layer, const RowCopy* copies, int64_t count) {
+  for (int64_t i = 0; i < std::min<int64_t>(kPrefetchRows, count); ++i) {
+    PrefetchRow(layer, copies[i].slot);
+  }
+  for (int64_t i = 0; i < count; ++i) {
+    if (i + kPrefetchRows < count) PrefetchRow(layer, copies[i + kPrefetchRows].slot);
+    if (copies[i].slot < 0) {
+      ZeroRow(layer.hot, layer.layout, copies[i].hot_row);
+    } else {
+      CopyRow(layer.hot, layer.layout, copies[i].hot_row, layer.host, layer.layout,
+              copies[i].slot);
+    }
+  }
+}
+
+}  // namespace
+
+void CopyRow(uint8_t* to, const RowLayout& to_layout, int32_t to_row, const uint8_t* from,
+             const RowLayout& from_layout, int32_t from_row) {
+  // libc's memcpy, though the size is one of few: it picks AVX where the machine has it, while an
+  // inlined copy of constant size could only use what every x86-64 has.
+  std::memcpy(to + ValueOffset(to_layout, to_row), from + ValueOffset(from_layout, from_row),
+              to_layout.value_bytes);
+  if (to_layout.format != RowFormat::kSplitPage) return;
+  std::memcpy(to + ScaleOffset(to_layout, to_row), from + ScaleOffset(from_layout, from_row),
+              to_layout.scale_bytes);
+}
+
+int32_t PartsPerItem(int64_t items, const Executor& executor) {
+  const int32_t threads = executor.thread_count();
+  return threads == 1 || items >= 4 * int64_t{threads} ? 1 : threads;
+}
+
+int64_t CopyLists(const LayerView* layers, int32_t layer_count, const CallScratch& call,
+                  Executor& executor) {
+  const int64_t items = int64_t{call.list_count} * layer_count;
+  const int32_t parts = PartsPerItem(items, executor);
+  executor.ParallelFor(items * parts, [&](int32_t, int64_t index) {
+    const int64_t item = index / parts, part = index % parts;
+    const auto list = static_cast<int32_t>(item / layer_count);
+    const int64_t count = call.copy_counts[list];
+    const int64_t begin = count * part / parts, end = count * (part + 1) / parts;
+    CopyList(layers[item % layer_count], call.copies.data() + call.copy_starts[list] + begin,
+             end - begin);
+  });
+  int64_t rows = 0, row_bytes = 0;
+  for (int32_t list = 0; list < call.list_count; ++list) {
+    const RowCopy* copies = call.copies.data() + call.copy_starts[list];
+    for (int32_t i = 0; i < call.copy_counts[list]; ++i) rows += copies[i].slot >= 0;
+  }
+  for (int32_t l = 0; l < layer_count; ++l) row_bytes += RowBytes(layers[l].layout);
+  return rows * row_bytes;
+}
+
+}  // namespace kvtier::cpu

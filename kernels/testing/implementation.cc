@@ -1,0 +1,29 @@
+#include "kernels/testing/implementation.h"
+
+#include <memory>
+
+#include "kernels/cpu/cpu.h"
+#include "kernels/reference/reference.h"
+
+namespace kvtier::testing {
+
+Implementation Reference() {
+  return {"Reference",           reference::SwapIn,     reference::ReplayPlan,
+          reference::Backup,     reference::Invalidate, reference::ResetRegion};
+}
+
+Implementation Cpu(int32_t thread_count) {
+  const auto executor = std::make_shared<cpu::Executor>(thread_count);
+  return {
+      "Cpu" + std::to_string(thread_count),
+      [executor](const SwapInParams& params) { cpu::SwapIn(params, *executor); },
+      [executor](const ReplayPlanParams& params) { cpu::ReplayPlan(params, *executor); },
+      [executor](const BackupParams& params) { cpu::Backup(params, *executor); },
+      [executor](const InvalidateParams& params) { cpu::Invalidate(params, *executor); },
+      cpu::ResetRegion,
+  };
+}
+
+std::vector<Implementation> HostImplementations() { return {Reference(), Cpu(1), Cpu(2)}; }
+
+}  // namespace kvtier::testing
