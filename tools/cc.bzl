@@ -25,9 +25,6 @@ _COPTS = [
 _COMPILER_COPTS = {
     "clang": [
         "-Wthread-safety",
-        # Debian's CUDA-less clang and gcc must agree on what is an error:
-        # newer clangs know warnings that gcc does not.
-        "-Wno-unknown-warning-option",
     ],
     "gcc": [
         # Wrong about std::string in optimized and sanitized builds of gcc 12.

@@ -1,0 +1,55 @@
+// Every limit of the daemon, with its reason.
+#pragma once
+
+#include <cstdint>
+
+#include "absl/time/time.h"
+#include "kernels/layout.h"
+
+namespace kvtier {
+
+// sockaddr_un.sun_path holds 108 bytes with the terminator.
+inline constexpr int kSocketPathBytesMax = 107;
+// Names travel in every call and in statistics.
+inline constexpr int kNameBytesMax = 128;
+inline constexpr int kDtypeTagBytesMax = 64;
+// A row is 16-byte vectors; 4096 is twice the widest row known (bf16 MLA: 1152).
+inline constexpr int32_t kRowBytesMin = kRowAlignment;
+inline constexpr int32_t kRowBytesMax = 4096;
+inline constexpr int32_t kScaleBytesMax = 1024;
+// Largest models have 61-94 layers.
+inline constexpr int32_t kLayersMax = 256;
+inline constexpr int32_t kGroupsMax = 64;
+inline constexpr int32_t kBlockSizeMax = 4096;
+inline constexpr int32_t kRequestsMax = 65536;
+inline constexpr int32_t kRowsPerRequestMax = 64;
+inline constexpr int32_t kStepRowsMax = 65536;
+// Inline data is for operators and tests: 1,024 rows of top_k 2048 answer with about 30 MiB
+// of JSON; step buffers carry the rest.
+inline constexpr int32_t kInlineRowsMax = 1024;
+inline constexpr int32_t kInlineBackupRowsMax = 4096;
+// 1,024 rows x 2,048 positions of 5 varint bytes = 10 MiB; see proto/support/wire_limits.h.
+inline constexpr int32_t kMessageBytesMax = 32 << 20;
+// A node has at most 8-16 GPUs with a few processes each; 256 leaves room for tools.
+inline constexpr int32_t kSessionsMax = 256;
+inline constexpr int32_t kCachesMax = 64;
+// Calls that may wait (attach, assign, release) at a time; more are refused at once.
+inline constexpr int32_t kControlThreads = 8;
+inline constexpr int32_t kControlQueueMax = 256;
+// Operations a session may have enqueued and unfinished.
+inline constexpr int32_t kOperationsInFlightMax = 1024;
+// A call without a deadline is given this one.
+inline constexpr absl::Duration kCallDurationMax = absl::Seconds(30);
+// Pieces in which host memory is pinned: one huge pin stalls every process on the node.
+inline constexpr int64_t kPinChunkBytes = int64_t{1} << 30;
+// Parts of the pool start at huge-page boundaries, so that a worker can map and pin its own.
+inline constexpr int64_t kPoolAlignmentBytes = int64_t{2} << 20;
+// Arrays inside a segment start here: enough for any vector copy and for a cache line pair.
+inline constexpr int64_t kArrayAlignmentBytes = 256;
+
+static_assert(kRowBytesMax % kRowAlignment == 0);
+static_assert(kArrayAlignmentBytes % kRowAlignment == 0);
+static_assert(kPinChunkBytes % kPoolAlignmentBytes == 0);
+static_assert(kControlQueueMax >= kControlThreads);
+
+}  // namespace kvtier

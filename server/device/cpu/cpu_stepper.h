@@ -1,0 +1,38 @@
+// CPU device streams that stand still until a test moves them, one operation at a time.
+//
+//   auto stepper = std::make_shared<CpuStepper>();
+//   auto backend = MakeCpuBackend({.stepper = stepper});
+//   ... stream->Backup(a); stream->SwapIn(b); stream->Notify(done);
+//   stepper->Step();    // the backup, on this thread
+//   stepper->RunAll();  // the rest
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "server/core/mutex.h"
+#include "server/device/cpu/operation_queue.h"
+
+namespace kvtier {
+
+// Thread-safe. A stream that is destroyed first does what is left on the destroying thread.
+class CpuStepper {
+ public:
+  // Does the oldest operation (a Notify is one too) of the stream that was created as number
+  // `stream`, from 0. False: it has none, or is gone.
+  bool Step(int stream = 0);
+  // Steps all streams in turn until none has anything left; the number of steps.
+  int RunAll();
+  // Operations enqueued and not begun.
+  int pending(int stream = 0) const;
+
+ private:
+  friend class CpuBackend;
+  void Add(const std::shared_ptr<OperationQueue>& queue);
+  std::shared_ptr<OperationQueue> Get(int stream) const;
+
+  mutable Mutex mutex_;
+  std::vector<std::weak_ptr<OperationQueue>> queues_ KVTIER_GUARDED_BY(mutex_);
+};
+
+}  // namespace kvtier

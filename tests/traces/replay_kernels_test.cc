@@ -1,0 +1,190 @@
+// All recorded traces through the kernels, without a daemon: exact totals, and every row that a
+// step hands out holds the bytes of the position that was asked for.
+#include <cstring>
+#include <functional>
+#include <numeric>
+#include <vector>
+
+#include "client/demo/lru_model.h"
+#include "gtest/gtest.h"
+#include "kernels/cpu/cpu.h"
+#include "kernels/params.h"
+#include "kernels/reference/reference.h"
+#include "kernels/stats_block.h"
+#include "tests/traces/documents.h"
+
+namespace kvtier::traces {
+namespace {
+
+constexpr int32_t kRowBytes = 16;
+constexpr int32_t kBlockSize = 64;
+constexpr int32_t kBlocks = kPositions / kBlockSize;  // of one document
+constexpr auto kRegions = static_cast<int32_t>(kDocuments.size());
+constexpr int32_t kSlots = kRegions * kPositions;
+
+using SwapIn = std::function<void(const SwapInParams&)>;
+
+// The memory of one layer group of one layer, every row backed up, every region empty. A block
+// table that scatters each document's blocks over the pool.
+class Group {
+ public:
+  explicit Group(int32_t layer)
+      : layer_(layer),
+        host_(int64_t{kSlots} * kRowBytes),
+        hot_(int64_t{kRegions} * Shape().region_stride * kRowBytes),
+        owner_(kRegions * kHotSize, kNone),
+        lru_(kRegions * kHotSize),
+        block_table_(kRegions * kBlocks),
+        hot_indices_(kRegions * kTopK),
+        rows_(kRegions) {
+    for (int32_t region = 0; region < kRegions; ++region) {
+      std::iota(lru_.begin() + region * kHotSize, lru_.begin() + (region + 1) * kHotSize, 0);
+      rows_[region] = region;
+      for (int32_t i = 0; i < kBlocks; ++i) {
+        // 1531 is prime and does not divide the number of blocks, so this is a permutation.
+        block_table_[region * kBlocks + i] =
+            static_cast<int32_t>(int64_t{region * kBlocks + i} * 1531 % (kRegions * kBlocks));
+      }
+      for (int32_t position = 0; position < kPositions; ++position) {
+        const std::vector<int32_t> row = RowOf(region, position);
+        std::memcpy(&host_[int64_t{SlotOf(region, position)} * kRowBytes], row.data(), kRowBytes);
+      }
+    }
+  }
+
+  // One step of all documents. `topk` [kRegions, kTopK].
+  void Step(const SwapIn& swap_in, const std::vector<int32_t>& topk, int32_t own_position) {
+    std::vector<int32_t> newest(kRegions);
+    for (int32_t region = 0; region < kRegions; ++region) {
+      newest[region] = SlotOf(region, own_position);
+      const std::vector<int32_t> row = RowOf(region, own_position);
+      const int32_t newest_row = region * Shape().region_stride + kHotSize;
+      std::memcpy(&hot_[int64_t{newest_row} * kRowBytes], row.data(), kRowBytes);
+    }
+    const LayerView layer = {host_.data(), hot_.data(),
+                             {.value_bytes = kRowBytes, .row_stride = kRowBytes}};
+    swap_in({.shape = Shape(),
+             .state = {owner_.data(), lru_.data()},
+             .num_rows = kRegions,
+             .row_to_request = rows_.data(),
+             .topk = topk.data(),
+             .newest_slot = newest.data(),
+             .block_table = block_table_.data(),
+             .hot_indices = hot_indices_.data(),
+             .layers = &layer,
+             .layer_count = 1,
+             .stats = &stats_});
+    for (int32_t i = 0; i < kRegions * kTopK; ++i) {
+      const std::vector<int32_t> row = RowOf(i / kTopK, topk[i]);
+      ASSERT_GE(hot_indices_[i], 0);
+      ASSERT_EQ(std::memcmp(&hot_[int64_t{hot_indices_[i]} * kRowBytes], row.data(), kRowBytes), 0)
+          << "layer " << layer_ << ", document " << i / kTopK << ", position " << topk[i];
+    }
+  }
+
+  Counts counts() const {
+    Counts counts;
+    EXPECT_TRUE(ReadCounts(&stats_, &counts));
+    return counts;
+  }
+
+ private:
+  static GroupShape Shape() {
+    return {.top_k = kTopK,
+            .hot_size = kHotSize,
+            .region_count = kRegions,
+            .region_stride = RegionStride(kHotSize, 1),
+            .block_size = kBlockSize,
+            .slot_count = kSlots,
+            .max_blocks = kBlocks};
+  }
+  std::vector<int32_t> RowOf(int32_t region, int32_t position) const {
+    return {layer_, region, position, ~position};
+  }
+  int32_t SlotOf(int32_t region, int32_t position) const {
+    return ResolveSlot(&block_table_[region * kBlocks], kBlocks, kBlockSize, kNone, position);
+  }
+
+  const int32_t layer_;
+  std::vector<uint8_t> host_, hot_;
+  std::vector<int32_t> owner_;
+  std::vector<int16_t> lru_;
+  std::vector<int32_t> block_table_, hot_indices_, rows_;
+  StatsBlock stats_;
+};
+
+void ExpectRecordedTotals(const SwapIn& swap_in) {
+  const absl::StatusOr<std::vector<client::Trace>> traces = LoadDocuments();
+  ASSERT_TRUE(traces.ok()) << traces.status();
+  Counts total;
+  for (int32_t layer = 0; layer < kLayers; ++layer) {
+    Group group(layer);
+    for (int32_t step = 0; step < kSteps; ++step) {
+      std::vector<int32_t> topk;
+      for (const client::Trace& trace : *traces) {
+        const auto positions = trace.positions_of(layer, step);
+        topk.insert(topk.end(), positions.begin(), positions.end());
+      }
+      group.Step(swap_in, topk, traces->front().own_position(step));
+      if (testing::Test::HasFatalFailure()) return;
+    }
+    const Counts counts = group.counts();
+    for (int32_t c = 0; c < kCounterCount; ++c) total.values[c] += counts.values[c];
+  }
+  EXPECT_EQ(total[Counter::kHits], kHits);
+  EXPECT_EQ(total[Counter::kMisses], kMisses);
+  EXPECT_EQ(total[Counter::kNewest], kNewest);
+  EXPECT_EQ(total[Counter::kInvalid] + total[Counter::kDuplicates], 0);
+  EXPECT_EQ(total[Counter::kRowsCopied], kMisses);
+  EXPECT_EQ(total[Counter::kBytesCopied], kMisses * kRowBytes);
+  EXPECT_EQ(total[Counter::kSteps], kLayers * kSteps);
+}
+
+TEST(ReplayKernels, TheTracesAreWhatTheReadmeSays) {
+  const absl::StatusOr<std::vector<client::Trace>> traces = LoadDocuments();
+  ASSERT_TRUE(traces.ok()) << traces.status();
+  for (const client::Trace& trace : *traces) {
+    EXPECT_EQ(trace.layer_count, kLayers);
+    EXPECT_EQ(trace.step_count, kSteps);
+    EXPECT_EQ(trace.top_k, kTopK);
+    EXPECT_EQ(trace.own_position(kSteps - 1), kPositions - 1);
+  }
+  EXPECT_EQ(kHits + kMisses + kNewest, int64_t{kRegions} * kLayers * kSteps * kTopK);
+}
+
+TEST(ReplayKernels, Reference) { ExpectRecordedTotals(reference::SwapIn); }
+
+TEST(ReplayKernels, CpuOneThread) {
+  cpu::Executor executor(1);
+  ExpectRecordedTotals([&executor](const SwapInParams& params) { cpu::SwapIn(params, executor); });
+}
+
+TEST(ReplayKernels, CpuThreeThreads) {
+  cpu::Executor executor(3);
+  ExpectRecordedTotals([&executor](const SwapInParams& params) { cpu::SwapIn(params, executor); });
+}
+
+// The model that the demo compares the daemon's statistics with.
+TEST(ReplayKernels, LruModel) {
+  const absl::StatusOr<std::vector<client::Trace>> traces = LoadDocuments();
+  ASSERT_TRUE(traces.ok()) << traces.status();
+  demo::StepCounts total;
+  for (const client::Trace& trace : *traces) {
+    for (int32_t layer = 0; layer < trace.layer_count; ++layer) {
+      demo::LruModel lru(kHotSize);
+      for (int32_t step = 0; step < trace.step_count; ++step) {
+        const demo::StepCounts counts =
+            lru.Step(trace.positions_of(layer, step), trace.own_position(step));
+        total.hits += counts.hits;
+        total.misses += counts.misses;
+        total.newest += counts.newest;
+      }
+    }
+  }
+  EXPECT_EQ(total.hits, kHits);
+  EXPECT_EQ(total.misses, kMisses);
+  EXPECT_EQ(total.newest, kNewest);
+}
+
+}  // namespace
+}  // namespace kvtier::traces
