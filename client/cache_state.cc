@@ -1,0 +1,130 @@
+#include "client/cache_state.h"
+
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "client/error.h"
+
+namespace kvtier::client {
+namespace {
+
+void SetLayers(const std::optional<LayerSpan>& layers, v1::LayerRange* range) {
+  range->set_first_layer(layers->first_layer);
+  range->set_layer_count(layers->layer_count);
+}
+
+}  // namespace
+
+CacheState::CacheState(std::shared_ptr<Connection> connection, std::string name,
+                       const v1::AttachCacheResponse& answer, CacheShape shape, CacheMemory memory,
+                       int32_t kernel_threads)
+    : connection_(std::move(connection)),
+      name_(std::move(name)),
+      layout_(answer.layout()),
+      device_(answer.device()),
+      created_(answer.created()),
+      shape_(std::move(shape)),
+      memory_(std::move(memory)),
+      executor_(std::make_unique<cpu::Executor>(kernel_threads)) {}
+
+CacheState::~CacheState() {
+  Detach();
+  // Its threads are not in a forked child, where nobody could join them.
+  if (connection_->InForkedChild()) (void)executor_.release();
+}
+
+void CacheState::Detach() {
+  if (connection_->InForkedChild()) return;
+  {
+    MutexLock lock(&mutex_);
+    if (std::exchange(detached_, true)) return;
+  }
+  v1::DetachCacheRequest request;
+  Address(&request);
+  // A daemon that is gone, or has ended the session, has nothing to be told.
+  (void)connection_->Call("DetachCache", &v1::KvTier::Stub::DetachCache, request,
+                          connection_->options().call_timeout);
+  connection_->DisclaimCache(name_);
+}
+
+absl::Status CacheState::DetachedError() const {
+  return absl::FailedPreconditionError(
+      absl::StrCat("the Cache of '", name_, "' was destroyed, which detached it"));
+}
+
+absl::Status CacheState::CheckCall() const {
+  if (absl::Status status = connection_->CheckCall(); !status.ok()) return status;
+  MutexLock lock(&mutex_);
+  return detached_ ? DetachedError() : absl::OkStatus();
+}
+
+absl::Status CacheState::CheckGroup(int32_t group) const {
+  const auto groups = static_cast<int32_t>(shape_.groups.size());
+  if (group >= 0 && group < groups) return absl::OkStatus();
+  return ArgumentError("group", absl::StrCat(group), absl::StrCat("in 0..", groups - 1));
+}
+
+absl::Status CacheState::CheckRows(int32_t num_rows) const {
+  if (num_rows >= 0 && num_rows <= shape_.step_rows) return absl::OkStatus();
+  return ArgumentError("num_rows", absl::StrCat(num_rows),
+                       absl::StrCat("in 0..", shape_.step_rows, ", the rows of the step buffers"));
+}
+
+absl::Status CacheState::CheckLayers(int32_t group, const std::optional<LayerSpan>& layers) const {
+  if (absl::Status status = CheckGroup(group); !status.ok()) return status;
+  if (!layers.has_value()) return absl::OkStatus();
+  const auto count = static_cast<int32_t>(shape_.groups[group].layers.size());
+  if (layers->first_layer >= 0 && layers->layer_count >= 0 && layers->first_layer <= count &&
+      layers->layer_count <= count - layers->first_layer) {
+    return absl::OkStatus();
+  }
+  return ArgumentError("layers",
+                       absl::StrCat(layers->layer_count, " from layer ", layers->first_layer),
+                       absl::StrCat("inside the ", count, " layers of group ", group));
+}
+
+absl::StatusOr<v1::SwapInRequest> CacheState::SwapInMessage(int32_t group, int32_t num_rows,
+                                                            const SwapInOptions& options,
+                                                            bool wait) const {
+  if (absl::Status status = CheckLayers(group, options.layers); !status.ok()) return status;
+  if (absl::Status status = CheckRows(num_rows); !status.ok()) return status;
+  v1::SwapInRequest message;
+  Address(&message);
+  message.set_group_index(group);
+  message.set_use_slots(options.use_slots);
+  if (options.layers.has_value()) SetLayers(options.layers, message.mutable_layers());
+  message.mutable_step()->set_num_rows(num_rows);
+  message.set_wait(wait);
+  return message;
+}
+
+absl::StatusOr<v1::ReplayPlanRequest> CacheState::ReplayPlanMessage(
+    int32_t group, int32_t num_rows, const std::optional<LayerSpan>& layers, bool wait) const {
+  if (absl::Status status = CheckLayers(group, layers); !status.ok()) return status;
+  if (absl::Status status = CheckRows(num_rows); !status.ok()) return status;
+  v1::ReplayPlanRequest message;
+  Address(&message);
+  message.set_group_index(group);
+  if (layers.has_value()) SetLayers(layers, message.mutable_layers());
+  message.set_num_rows(num_rows);
+  message.set_wait(wait);
+  return message;
+}
+
+absl::StatusOr<v1::BackupRequest> CacheState::BackupMessage(int32_t num_rows, bool wait) const {
+  if (absl::Status status = CheckRows(num_rows); !status.ok()) return status;
+  v1::BackupRequest message;
+  Address(&message);
+  message.mutable_step()->set_num_rows(num_rows);
+  message.set_wait(wait);
+  return message;
+}
+
+v1::WaitTicketRequest CacheState::WaitTicketMessage(int64_t ticket) const {
+  v1::WaitTicketRequest message;
+  Address(&message);
+  message.set_ticket(ticket);
+  return message;
+}
+
+}  // namespace kvtier::client

@@ -1,0 +1,46 @@
+#include "client/demo/lru_model.h"
+
+#include <vector>
+
+#include "gtest/gtest.h"
+
+namespace kvtier::demo {
+namespace {
+
+void ExpectCounts(const StepCounts& counts, int64_t hits, int64_t misses, int64_t newest) {
+  EXPECT_EQ(counts.hits, hits);
+  EXPECT_EQ(counts.misses, misses);
+  EXPECT_EQ(counts.newest, newest);
+}
+
+TEST(LruModel, TheOldestGoesFirst) {
+  LruModel lru(3);
+  ExpectCounts(lru.Step(std::vector<int32_t>{10, 11, 12}, -1), 0, 3, 0);
+  ExpectCounts(lru.Step(std::vector<int32_t>{10}, -1), 1, 0, 0);
+  ExpectCounts(lru.Step(std::vector<int32_t>{13}, -1), 0, 1, 0);  // 11 goes
+  ExpectCounts(lru.Step(std::vector<int32_t>{10, 12, 13}, -1), 3, 0, 0);
+  ExpectCounts(lru.Step(std::vector<int32_t>{11}, -1), 0, 1, 0);
+}
+
+TEST(LruModel, EqualSlotsAreOneLookup) {
+  LruModel lru(4);
+  ExpectCounts(lru.Step(std::vector<int32_t>{5, 5, 6, 5}, -1), 0, 2, 0);
+  ExpectCounts(lru.Step(std::vector<int32_t>{6, 6}, -1), 1, 0, 0);
+}
+
+TEST(LruModel, TheNewestIsNoLookupAndItsCopyIsStale) {
+  LruModel lru(4);
+  ExpectCounts(lru.Step(std::vector<int32_t>{5, 6}, 7), 0, 2, 0);
+  ExpectCounts(lru.Step(std::vector<int32_t>{5, 6}, 5), 1, 0, 1);
+  ExpectCounts(lru.Step(std::vector<int32_t>{5, 6}, 7), 1, 1, 0);  // 5 was dropped
+}
+
+TEST(LruModel, ForgottenBlocksMiss) {
+  LruModel lru(4);
+  ExpectCounts(lru.Step(std::vector<int32_t>{3, 4, 7, 8}, -1), 0, 4, 0);
+  lru.Forget(/*block=*/1, /*block_size=*/4);
+  ExpectCounts(lru.Step(std::vector<int32_t>{3, 4, 7, 8}, -1), 2, 2, 0);
+}
+
+}  // namespace
+}  // namespace kvtier::demo

@@ -1,0 +1,146 @@
+#include "client/wire.h"
+
+#include <errno.h>
+#include <poll.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/cord.h"
+#include "absl/strings/escaping.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/time/clock.h"
+#include "client/error.h"
+#include "proto/google/rpc/error_details.pb.h"
+
+namespace kvtier::client {
+namespace {
+
+constexpr size_t kAnswerBytesMax = 512;
+// The API passes one descriptor at a time; more are closed.
+constexpr int kDescriptorsMax = 4;
+
+// Closes itself.
+class Socket {
+ public:
+  explicit Socket(int fd) : fd_(fd) {}
+  Socket(Socket&& other) noexcept : fd_(std::exchange(other.fd_, -1)) {}
+  Socket& operator=(Socket&&) = delete;
+  ~Socket() {
+    if (fd_ >= 0) close(fd_);
+  }
+  int fd() const { return fd_; }
+
+ private:
+  int fd_;
+};
+
+absl::StatusOr<Socket> ConnectTo(const std::string& path) {
+  sockaddr_un address = {};
+  address.sun_family = AF_UNIX;
+  if (path.empty() || path.size() >= sizeof(address.sun_path)) {
+    return absl::UnavailableError(absl::StrCat("'", path, "': no path of a socket"));
+  }
+  memcpy(address.sun_path, path.data(), path.size());
+  Socket socket(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+  if (socket.fd() < 0) return absl::UnavailableError(strerror(errno));
+  if (connect(socket.fd(), reinterpret_cast<const sockaddr*>(&address), sizeof(address)) == 0) {
+    return socket;
+  }
+  return absl::UnavailableError(absl::StrCat(path, ": ", strerror(errno)));
+}
+
+// Waits until `fd` has something to read. False after `deadline`.
+bool WaitReadable(int fd, absl::Time deadline) {
+  for (;;) {
+    const absl::Duration left = deadline - absl::Now();
+    pollfd poll_fd = {.fd = fd, .events = POLLIN};
+    const auto timeout = static_cast<int>(
+        std::clamp<int64_t>(absl::ToInt64Milliseconds(left), 0, INT32_MAX));
+    const int ready = poll(&poll_fd, 1, timeout);
+    if (ready > 0) return true;
+    if (left <= absl::ZeroDuration()) return false;
+  }
+}
+
+// The descriptors that came with `header`.
+std::vector<int> DescriptorsOf(msghdr* header) {
+  std::vector<int> fds;
+  for (cmsghdr* part = CMSG_FIRSTHDR(header); part != nullptr; part = CMSG_NXTHDR(header, part)) {
+    if (part->cmsg_level != SOL_SOCKET || part->cmsg_type != SCM_RIGHTS) continue;
+    const size_t count = (part->cmsg_len - CMSG_LEN(0)) / sizeof(int);
+    for (size_t i = 0; i < count; ++i) {
+      int fd;
+      memcpy(&fd, CMSG_DATA(part) + i * sizeof(int), sizeof(int));
+      fds.push_back(fd);
+    }
+  }
+  return fds;
+}
+
+absl::StatusOr<int> Receive(const Socket& socket) {
+  char text[kAnswerBytesMax];
+  alignas(cmsghdr) char control[CMSG_SPACE(kDescriptorsMax * sizeof(int))];
+  iovec part = {.iov_base = text, .iov_len = sizeof(text)};
+  msghdr header = {.msg_iov = &part,
+                   .msg_iovlen = 1,
+                   .msg_control = control,
+                   .msg_controllen = sizeof(control)};
+  const ssize_t size = recvmsg(socket.fd(), &header, MSG_CMSG_CLOEXEC);
+  if (size < 0) {
+    return absl::UnavailableError(absl::StrCat("the descriptor socket broke: ", strerror(errno)));
+  }
+  const std::vector<int> fds = DescriptorsOf(&header);
+  for (size_t i = 1; i < fds.size(); ++i) close(fds[i]);
+  if (!fds.empty()) return fds.front();
+  return MakeError(absl::StatusCode::kNotFound, "SESSION_UNKNOWN",
+                   absl::StrCat("the daemon gave no descriptor for a token: ",
+                                size == 0 ? "it is not known, was used before, or is another user's"
+                                          : absl::CHexEscape(absl::string_view(text, size))));
+}
+
+}  // namespace
+
+absl::Status FromGrpcStatus(const grpc::Status& status) {
+  if (status.ok()) return absl::OkStatus();
+  absl::Status out(static_cast<absl::StatusCode>(status.error_code()), status.error_message());
+  ::google::rpc::Status details;
+  if (!details.ParseFromString(status.error_details())) return out;
+  for (const ::google::protobuf::Any& detail : details.details()) {
+    out.SetPayload(detail.type_url(), absl::Cord(detail.value()));
+  }
+  return out;
+}
+
+absl::StatusOr<int> RedeemAt(const std::vector<std::string>& paths, const std::string& token,
+                             absl::Duration timeout) {
+  const absl::Time deadline = absl::Now() + timeout;
+  std::vector<std::string> refusals;
+  for (const std::string& path : paths) {
+    absl::StatusOr<Socket> socket = ConnectTo(path);
+    if (!socket.ok()) {
+      refusals.emplace_back(socket.status().message());
+      continue;
+    }
+    if (send(socket->fd(), token.data(), token.size(), MSG_NOSIGNAL) < 0) {
+      return absl::UnavailableError(
+          absl::StrCat("the descriptor socket ", path, " broke: ", strerror(errno)));
+    }
+    if (!WaitReadable(socket->fd(), deadline)) {
+      return absl::DeadlineExceededError(absl::StrCat("no descriptor came from ", path, " within ",
+                                                      absl::FormatDuration(timeout)));
+    }
+    return Receive(*socket);
+  }
+  return absl::UnavailableError(
+      absl::StrCat("cannot connect to the descriptor socket: ", absl::StrJoin(refusals, "; "),
+                   ". If the daemon's folder has another path here, name the socket in "
+                   "fd_socket_path"));
+}
+
+}  // namespace kvtier::client
