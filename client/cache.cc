@@ -7,7 +7,6 @@
 #include "absl/strings/str_cat.h"
 #include "client/cache_state.h"
 #include "client/error.h"
-#include "client/request.h"
 #include "kernels/stats_block.h"
 
 namespace kvtier::client {

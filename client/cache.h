@@ -3,7 +3,7 @@
 // Two planes do the same work on the same state:
 //   in-process  SwapIn, ReplayPlan, BackupNewest, BackupTensor: the kernels run here, on mapped
 //               memory, and have completed when the call returns. The decode path.
-//   RPC         SwapInRpc, ReplayPlanRpc, BackupRpc, RunSteps (client/steps.h): the daemon runs
+//   RPC         SwapInRpc, ReplayPlanRpc, BackupRpc, and Steps (client/steps.h): the daemon runs
 //               them on the session's device stream. They return a ticket; outputs are in the
 //               view once WaitTicket has answered.
 // Both read inputs from the step buffers in view() and write outputs there, so the planes of one
@@ -36,6 +36,7 @@
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 #include "client/cache_view.h"
+#include "client/request.h"
 #include "client/session.h"
 #include "kernels/counters.h"
 #include "kernels/layout.h"
@@ -44,8 +45,6 @@
 namespace kvtier::client {
 
 class CacheState;
-class Request;
-class Steps;
 
 struct AttachOptions {
   // 1..128 bytes of [A-Za-z0-9._/-]. Sessions that name the same cache share its host rows.
@@ -155,8 +154,8 @@ class Cache {
   // Returns when `ticket` is done, with the newest ticket that is. At most call_timeout.
   absl::StatusOr<int64_t> WaitTicket(int64_t ticket);
 
-  // The same verbs, pipelined on one call. Include client/steps.h.
-  absl::StatusOr<Steps> RunSteps();
+  // For the other classes of the library.
+  const std::shared_ptr<CacheState>& state() const { return state_; }
 
  private:
   explicit Cache(std::shared_ptr<CacheState> state);

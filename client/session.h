@@ -5,7 +5,7 @@
 //   if (!session.ok()) return session.status();
 //   auto cache = kvtier::client::Cache::Attach(*session, {.cache = "kv", .layout = layout});
 //
-// client/example.cc is a whole worker in 40 lines.
+// client/example.cc is a whole worker.
 //
 // The session is one long call. It breaks when either side dies: the daemon then takes back what
 // the worker held, and the worker hears of it through `on_event` and status(). Nothing has to be

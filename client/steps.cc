@@ -238,9 +238,9 @@ absl::StatusOr<int64_t> Steps::WaitTicket(int64_t ticket) {
 absl::StatusOr<StepResult> Steps::Next() { return call_->Next(); }
 int32_t Steps::in_flight() const { return call_->in_flight(); }
 
-absl::StatusOr<Steps> Cache::RunSteps() {
-  if (absl::Status status = state_->CheckCall(); !status.ok()) return status;
-  return Steps(std::make_unique<StepCall>(state_));
+absl::StatusOr<Steps> Steps::Open(const Cache& cache) {
+  if (absl::Status status = cache.state()->CheckCall(); !status.ok()) return status;
+  return Steps(std::make_unique<StepCall>(cache.state()));
 }
 
 }  // namespace kvtier::client

@@ -1,6 +1,6 @@
 // Steps on one call, ordered and pipelined: RunSteps of the RPC plane.
 //
-//   auto steps = cache->RunSteps();
+//   auto steps = kvtier::client::Steps::Open(*cache);
 //   for (int32_t group = 0; group < groups; ++group) steps->SwapIn(group, num_rows);
 //   steps->Backup(num_rows, /*wait=*/true);
 //   for (int32_t i = 0; i <= groups; ++i) {
@@ -37,6 +37,10 @@ class Steps {
   // Verbs that were sent and whose answers Next() has not returned yet.
   static constexpr int32_t kInFlightMax = 512;
 
+  // Opens the call. It stays usable while `cache` is attached. Errors: as for every function of
+  // client/cache.h; that the daemon refuses the call shows in Next().
+  static absl::StatusOr<Steps> Open(const Cache& cache);
+
   Steps(Steps&& other) noexcept;
   Steps& operator=(Steps&& other) noexcept;
   // Cancels what has not been answered, as far as the daemon has not begun it.
@@ -61,7 +65,6 @@ class Steps {
   int32_t in_flight() const;
 
  private:
-  friend class Cache;
   explicit Steps(std::unique_ptr<StepCall> call);
 
   std::unique_ptr<StepCall> call_;  // null only after a move

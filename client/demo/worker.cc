@@ -81,7 +81,7 @@ class RpcDevice final : public Device {
 
 absl::StatusOr<std::unique_ptr<Device>> MakeDevice(client::Cache* cache, Plane plane) {
   if (plane == Plane::kInProcess) return std::make_unique<InProcessDevice>(cache);
-  absl::StatusOr<client::Steps> steps = cache->RunSteps();
+  absl::StatusOr<client::Steps> steps = client::Steps::Open(*cache);
   if (!steps.ok()) return steps.status();
   return std::make_unique<RpcDevice>(cache, *std::move(steps));
 }

@@ -47,10 +47,10 @@ void CollectJobs(const BackupParams& p, int32_t rows, CallScratch* call) {
 void MarkSuperseded(CallScratch* call) {
   const auto count = static_cast<int32_t>(call->backups.size());
   if (count < 2) return;
-  call->table.Clear(count);
+  const LookupTable::View table = call->table.Clear(count);
   for (int32_t i = count - 1; i >= 0; --i) {
     BackupJob& job = call->backups[i];
-    job.superseded = call->table.FindOrInsert(job.slot, i + 1) != i + 1;
+    job.superseded = table.FindOrInsert(job.slot, i + 1) != i + 1;
   }
 }
 
@@ -81,14 +81,14 @@ void DropCopies(const BackupParams& p, const CallScratch& call, int64_t i, Works
   const int32_t begin = groups.starts[i], end = groups.starts[i + 1];
   int32_t* owners = p.state.owner + int64_t{groups.regions[i]} * p.shape.hot_size;
   if (end - begin > kCompareRowsMax) {
-    workspace->table.Clear(end - begin);
+    const LookupTable::View written = workspace->table.Clear(end - begin);
     for (int32_t j = begin; j < end; ++j) {
       const int32_t slot = call.backup_slots[groups.rows[j]];
-      if (slot >= 0) workspace->table.FindOrInsert(slot, 1);
+      if (slot >= 0) written.FindOrInsert(slot, 1);
     }
     for (int32_t h = 0; h < p.shape.hot_size; ++h) {
       const int32_t owner = std::atomic_ref<int32_t>(owners[h]).load(std::memory_order_relaxed);
-      if (workspace->table.Find(owner) != LookupTable::kAbsent) DropOwner(&owners[h], owner);
+      if (written.Find(owner) != LookupTable::kAbsent) DropOwner(&owners[h], owner);
     }
     return;
   }

@@ -15,36 +15,35 @@ constexpr uint32_t kOwned = 1u << 17;    // its hot slot has an owner
 
 constexpr int32_t kMaskedId = 0;
 
-// ResolveSlot() of layout.h without its two divisions, for the usual block size.
-struct SlotResolver {
-  const int32_t* blocks;
-  int32_t max_blocks;
-  int32_t block_size;
-  int32_t block_shift;  // -1: block_size is no power of two
-  int32_t position_end;
-
-  SlotResolver(const SwapInParams& p, int32_t region)
-      : blocks(p.block_table == nullptr ? nullptr
-                                        : p.block_table + int64_t{region} * p.shape.max_blocks),
-        max_blocks(p.shape.max_blocks),
-        block_size(p.shape.block_size),
-        block_shift(block_size > 0 && std::has_single_bit(static_cast<uint32_t>(block_size))
-                        ? std::countr_zero(static_cast<uint32_t>(block_size))
-                        : -1),
-        position_end(p.sequence_lengths == nullptr ? kNone : p.sequence_lengths[region]) {}
-
-  int32_t operator()(int32_t value) const {
-    if (blocks == nullptr) return value;
-    if (block_shift < 0) return ResolveSlot(blocks, max_blocks, block_size, position_end, value);
-    if (value < 0 || (position_end >= 0 && value >= position_end)) return kNone;
-    const int32_t index = value >> block_shift;
-    if (index >= max_blocks) return kNone;
-    const int32_t block = blocks[index];
-    if (block < 0) return kNone;
-    const int64_t slot = (int64_t{block} << block_shift) + (value & (block_size - 1));
-    return slot > INT32_MAX ? kNone : static_cast<int32_t>(slot);
+// Slots of a row's positions, as ResolveSlot() of layout.h has them, without its divisions for the
+// usual block size: two shifts a position instead.
+void ResolveRow(const SwapInParams& p, int32_t region, const int32_t* topk, int32_t* slots) {
+  const int32_t top_k = p.shape.top_k, max_blocks = p.shape.max_blocks;
+  if (p.block_table == nullptr) {
+    std::copy_n(topk, top_k, slots);
+    return;
   }
-};
+  const int32_t* const blocks = p.block_table + int64_t{region} * max_blocks;
+  const int32_t length = p.sequence_lengths == nullptr ? kNone : p.sequence_lengths[region];
+  const auto block_size = static_cast<uint32_t>(p.shape.block_size);
+  if (!std::has_single_bit(block_size)) {
+    for (int32_t i = 0; i < top_k; ++i) {
+      slots[i] = ResolveSlot(blocks, max_blocks, p.shape.block_size, length, topk[i]);
+    }
+    return;
+  }
+  const int32_t shift = std::countr_zero(block_size);
+  const int64_t table_end = int64_t{max_blocks} << shift;
+  // Negative positions are beyond every end once they are unsigned.
+  const auto end = static_cast<uint32_t>(
+      std::min<int64_t>({table_end, length < 0 ? table_end : length, int64_t{1} << 31}));
+  for (int32_t i = 0; i < top_k; ++i) {
+    const auto position = static_cast<uint32_t>(topk[i]);
+    const int64_t block = position < end ? blocks[position >> shift] : kNone;
+    const int64_t slot = (block << shift) | (position & (block_size - 1));
+    slots[i] = block < 0 || slot > INT32_MAX ? kNone : static_cast<int32_t>(slot);
+  }
+}
 
 class Resolver {
  public:
@@ -83,36 +82,35 @@ class Resolver {
     Grow(w_.ids, positions);
     const int64_t ids = positions + first_lookup_;
     Grow(w_.answers, ids);
-    Grow(w_.slots, ids);
-    Grow(w_.columns, ids);
-    // One more: the lists below are written one element past what they keep.
-    Grow(w_.misses, ids + 1);
+    Grow(w_.lookups, ids);
+    Grow(w_.misses, ids);
     Grow(w_.id_ends, row_count_);
     Grow(w_.order, hot_size_);
-    Grow(w_.evictable, int64_t{hot_size_} + 1);
-    Grow(w_.hits, int64_t{hot_size_} + 1);
+    Grow(w_.evictable, hot_size_);
+    Grow(w_.hits, hot_size_);
     Grow(w_.met, hot_size_);
     if (++w_.met_stamp == 0) {
       std::fill(w_.met.begin(), w_.met.end(), uint16_t{0});
       w_.met_stamp = 1;
     }
-    w_.table.Clear(static_cast<int32_t>(std::min<int64_t>(ids, INT32_MAX)));
+    table_ = w_.table.Clear(static_cast<int32_t>(std::min<int64_t>(ids, INT32_MAX)));
   }
 
   // A private, checked copy of the order: each entry is read once, and from then on only this
   // copy is used.
   void ReadOrder() {
     uint16_t* const met = w_.met.data();
+    uint32_t* const order = w_.order.data();
     const uint16_t stamp = w_.met_stamp;
-    for (int32_t i = 0; i < hot_size_; ++i) {
+    for (int32_t i = 0, end = hot_size_; i < end; ++i) {
       const auto entry = static_cast<uint16_t>(
           std::atomic_ref<int16_t>(lru_[i]).load(std::memory_order_relaxed));
       uint32_t corrupt = kCorrupt;
-      if (entry < hot_size_) [[likely]] {  // a negative one became 32768 or more
+      if (entry < end) [[likely]] {  // a negative one became 32768 or more
         corrupt = met[entry] == stamp ? kCorrupt : 0;
         met[entry] = stamp;
       }
-      w_.order[i] = entry | corrupt;
+      order[i] = entry | corrupt;
     }
   }
 
@@ -123,36 +121,35 @@ class Resolver {
       const int32_t id = 1 + rank;
       w_.answers[id] = hot_size_ + rank;
       const int32_t slot = p_.newest_slot == nullptr ? kNone : p_.newest_slot[rows_[rank]];
-      if (slot >= 0) w_.table.FindOrInsert(slot, id);
+      if (slot >= 0) table_.FindOrInsert(slot, id);
     }
   }
 
   void Classify() {
-    const SlotResolver resolve(p_, region_);
-    int32_t next_id = first_lookup_;
+    const LookupTable::View table = table_;
+    Lookup* const lookups = w_.lookups.data();
+    int32_t* const answers = w_.answers.data();
+    const int32_t first_lookup = first_lookup_;
+    int32_t next_id = first_lookup;
     int64_t invalid = 0, newest = 0, duplicates = 0;
     for (int32_t rank = 0; rank < row_count_; ++rank) {
-      const int32_t* topk = p_.topk + int64_t{rows_[rank]} * top_k_;
-      int32_t* ids = w_.ids.data() + int64_t{rank} * top_k_;
-      for (int32_t column = 0; column < top_k_; ++column) {
-        const int32_t slot = resolve(topk[column]);
+      int32_t* const ids = w_.ids.data() + int64_t{rank} * top_k_;
+      ResolveRow(p_, region_, p_.topk + int64_t{rows_[rank]} * top_k_, ids);
+      for (int32_t column = 0, end = top_k_; column < end; ++column) {
+        const int32_t slot = ids[column];
+        int32_t id = kMaskedId;
         if (slot < 0) {
-          ids[column] = kMaskedId;
           ++invalid;
-          continue;
-        }
-        const int32_t id = w_.table.FindOrInsert(slot, next_id);
-        ids[column] = id;
-        if (id == next_id) [[likely]] {
-          w_.slots[id] = slot;
-          w_.columns[id] = column;
-          w_.answers[id] = kNone;
+        } else if (id = table.FindOrInsert(slot, next_id); id == next_id) [[likely]] {
+          lookups[id] = {slot, column};
+          answers[id] = kNone;
           ++next_id;
-        } else if (id < first_lookup_) {
+        } else if (id < first_lookup) {
           ++newest;
         } else {
           ++duplicates;
         }
+        ids[column] = id;
       }
       w_.id_ends[rank] = next_id;
     }
@@ -162,33 +159,35 @@ class Resolver {
     w_.counts[Counter::kDuplicates] += duplicates;
   }
 
-  // Half of the hot slots are hits and half are not, in no order a branch predictor could learn:
-  // so both lists are written at every step, and only one of them moves on.
+  // Which of the two lists a hot slot goes to is a branch that predicts well: the order has the
+  // slots of the last step, most of them asked for again, behind those that nobody asked for.
   void Walk() {
+    const LookupTable::View table = table_;
+    const uint32_t* const order = w_.order.data();
     uint32_t* hits = w_.hits.data();
     uint32_t* evictable = w_.evictable.data();
     int32_t* const answers = w_.answers.data();
-    for (int32_t i = 0; i < hot_size_; ++i) {
-      const uint32_t entry = w_.order[i];
+    int32_t* const owners = owner_;
+    for (int32_t i = 0, end = hot_size_; i < end; ++i) {
+      const uint32_t entry = order[i];
       if (entry & kCorrupt) [[unlikely]] {
         *evictable++ = entry;
         continue;
       }
-      Owner shared(owner_[entry]);
-      int32_t owner = shared.load(std::memory_order_relaxed);
-      int32_t id = w_.table.Find(owner);
-      if (id != LookupTable::kAbsent && id < first_lookup_) [[unlikely]] {
+      const Owner shared(owners[entry]);
+      const int32_t owner = shared.load(std::memory_order_relaxed);
+      const int32_t id = table.Find(owner);
+      if (id == LookupTable::kAbsent) {
+        *evictable++ = entry | (owner >= 0 ? kOwned : 0);
+      } else if (id < first_lookup_) {
         shared.store(kNone, std::memory_order_relaxed);  // the newest row is being rewritten
-        owner = kNone;
-        id = LookupTable::kAbsent;
+        *evictable++ = entry;
+      } else if (answers[id] == kNone) [[likely]] {
+        answers[id] = static_cast<int32_t>(entry);
+        *hits++ = entry;
+      } else {
+        *evictable++ = entry | kOwned;  // owned twice, which only corruption does
       }
-      const int32_t answer = answers[id];
-      const bool hit = (id != LookupTable::kAbsent) & (answer == kNone);
-      answers[id] = hit ? static_cast<int32_t>(entry) : answer;
-      *hits = entry;
-      *evictable = entry | (owner >= 0 ? kOwned : 0);
-      hits += hit;
-      evictable += !hit;
     }
     hit_count_ = static_cast<int32_t>(hits - w_.hits.data());
     evictable_count_ = static_cast<int32_t>(evictable - w_.evictable.data());
@@ -197,16 +196,16 @@ class Resolver {
 
   void CollectMisses() {
     int32_t* misses = w_.misses.data();
-    for (int32_t id = first_lookup_; id < id_end_; ++id) {
-      *misses = id;
-      misses += w_.answers[id] == kNone;
+    const int32_t* const answers = w_.answers.data();
+    for (int32_t id = first_lookup_, end = id_end_; id < end; ++id) {
+      if (answers[id] == kNone) *misses++ = id;
     }
     miss_count_ = static_cast<int32_t>(misses - w_.misses.data());
     w_.counts[Counter::kMisses] += miss_count_;
     drawn_ = std::min(miss_count_, evictable_count_);
     if (p_.tracking.backed_generation == nullptr) return;
     for (int32_t m = 0; m < drawn_; ++m) {
-      const int32_t slot = w_.slots[w_.misses[m]];
+      const int32_t slot = w_.lookups[w_.misses[m]].slot;
       if (slot < p_.shape.slot_count) __builtin_prefetch(p_.tracking.backed_generation + slot);
     }
   }
@@ -243,13 +242,13 @@ class Resolver {
         RowCopy copy = {kNone, kNone};
         if (m < drawn_ && !(w_.evictable[m] & kCorrupt)) [[likely]] {
           const uint32_t entry = w_.evictable[m] & kEntryMask;
-          copy = {SourceOf(w_.slots[id]), base_ + static_cast<int32_t>(entry)};
+          copy = {SourceOf(w_.lookups[id].slot), base_ + static_cast<int32_t>(entry)};
           evictions += (w_.evictable[m] & kOwned) != 0;
           w_.answers[id] = static_cast<int32_t>(entry);
           Owner(owner_[entry]).store(copy.slot, std::memory_order_relaxed);
           if (copy.slot >= 0) {
             ++copied;
-            if (miss_mask != nullptr) miss_mask[w_.columns[id]] = 1;
+            if (miss_mask != nullptr) miss_mask[w_.lookups[id].column] = 1;
           }
           copies[copy_count++] = copy;
         } else {
@@ -309,6 +308,7 @@ class Resolver {
   int16_t* const lru_;
   const int32_t first_lookup_;  // the id of the first lookup
 
+  LookupTable::View table_;
   int32_t id_end_ = 0;
   int32_t hit_count_ = 0;
   int32_t evictable_count_ = 0;

@@ -27,6 +27,11 @@ struct RowCopy {
   int32_t hot_row;
 };
 
+struct Lookup {
+  int32_t slot;
+  int32_t column;  // of its first appearance
+};
+
 // What one thread needs to work on one request. "Id" numbers what positions ask for: 0 masked,
 // 1 ... rows newest tokens, from then on lookups in order of first appearance.
 struct Workspace {
@@ -35,8 +40,7 @@ struct Workspace {
   LookupTable table;               // slot -> id
   std::vector<int32_t> ids;        // [positions] what each position asks for
   std::vector<int32_t> answers;    // [id] hot slot, in the end hot row; -1 none
-  std::vector<int32_t> slots;      // [id] of a lookup
-  std::vector<int32_t> columns;    // [id] of a lookup's first appearance
+  std::vector<Lookup> lookups;     // [id] of lookups
   std::vector<int32_t> id_ends;    // [row of the request] one past the last id that began there
   std::vector<int32_t> misses;     // ids
   std::vector<uint32_t> order;     // [hot_size] the LRU order, corrupt entries marked

@@ -56,8 +56,8 @@ HostGeometry HostGeometryOf(const CacheLayout& layout);
 
 // One layer group's arrays in a session's segments; shapes as in proto GroupBuffers.
 struct GroupGeometry {
-  std::vector<ArrayExtent> hot;                          // [layer], in the hot segment
-  ArrayExtent owner, lru, stats;                         // in the state segment
+  std::vector<ArrayExtent> hot;                            // [layer], in the hot segment
+  ArrayExtent owner, lru, stats;                           // in the state segment
   ArrayExtent topk, hot_indices, miss_mask, valid_counts;  // in the step segment
   ArrayExtent plan_slots, plan_hot_rows, plan_counts;      // in the step segment
 };
@@ -65,7 +65,7 @@ struct GroupGeometry {
 // One session's memory on one cache.
 struct TierGeometry {
   std::vector<GroupGeometry> groups;
-  ArrayExtent block_table, sequence_lengths;            // in the state segment
+  ArrayExtent block_table, sequence_lengths;               // in the state segment
   ArrayExtent row_to_request, newest_slot, num_real_rows;  // in the step segment
   int64_t hot_bytes = 0, state_bytes = 0, step_bytes = 0;
 };

@@ -32,8 +32,8 @@ ErrorMetadata ErrorMetadataOf(const absl::Status& status);
 std::optional<absl::Duration> RetryDelayOf(const absl::Status& status);
 
 // INVALID_ARGUMENT / FIELD_INVALID about `field`.
-absl::Status FieldInvalid(absl::string_view field, absl::string_view value,
-                          absl::string_view limit, absl::string_view advice = "");
+absl::Status FieldInvalid(absl::string_view field, absl::string_view value, absl::string_view limit,
+                          absl::string_view advice = "");
 
 // INTERNAL / INTERNAL: an invariant of the daemon's own does not hold.
 absl::Status InternalError(absl::string_view message);

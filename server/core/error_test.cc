@@ -39,7 +39,8 @@ TEST(ErrorTest, StatusOfOthersHasNothing) {
 TEST(ErrorTest, SurvivesCopies) {
   const absl::Status original =
       MakeError(absl::StatusCode::kAborted, "SESSION_CLOSED", "closed", {{"session_id", "s"}});
-  const absl::Status copy = original;  // NOLINT(performance-unnecessary-copy-initialization): the copy is tested
+  absl::Status copy;
+  copy = original;
   EXPECT_EQ(copy, original);
   EXPECT_EQ(ErrorReasonOf(copy), "SESSION_CLOSED");
 }

@@ -7,9 +7,9 @@
 #include <vector>
 
 #include "absl/strings/ascii.h"
-#include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_replace.h"
 #include "absl/strings/str_split.h"
 #include "server/core/error.h"
 
@@ -56,6 +56,25 @@ std::optional<int64_t> FindNumber(const std::string& text, absl::string_view key
   return std::nullopt;
 }
 
+void LowerTo(int64_t available_bytes, std::string limited_by, MemoryHeadroom* headroom) {
+  if (available_bytes >= headroom->available_bytes) return;
+  headroom->available_bytes = std::max<int64_t>(available_bytes, 0);
+  headroom->limited_by = std::move(limited_by);
+}
+
+// What a node can give: its meminfo has lines "Node 1 MemFree: 12 kB", and no MemAvailable.
+void ReadNumaNode(absl::string_view root, int node, MemoryHeadroom* headroom) {
+  const std::string file = absl::StrCat("/sys/devices/system/node/node", node, "/meminfo");
+  const std::optional<std::string> text = ReadFile(absl::StrCat(root, file));
+  if (!text) return;
+  const std::string lines = absl::StrReplaceAll(*text, {{absl::StrCat("Node ", node, " "), ""}});
+  int64_t kib = 0;
+  for (const char* key : {"MemFree", "Active(file)", "Inactive(file)"}) {
+    kib += FindNumber(lines, key).value_or(0);
+  }
+  LowerTo(kib * 1024, absl::StrCat("NUMA node ", node, " has ", kib * 1024, " free"), headroom);
+}
+
 // The process's path in a hierarchy; `name` is "" for version 2, "memory" for version 1.
 std::optional<std::string> CgroupPath(const std::string& proc_cgroup, absl::string_view name) {
   for (absl::string_view line : absl::StrSplit(proc_cgroup, '\n')) {
@@ -66,12 +85,6 @@ std::optional<std::string> CgroupPath(const std::string& proc_cgroup, absl::stri
     }
   }
   return std::nullopt;
-}
-
-void LowerTo(int64_t available_bytes, std::string limited_by, MemoryHeadroom* headroom) {
-  if (available_bytes >= headroom->available_bytes) return;
-  headroom->available_bytes = std::max<int64_t>(available_bytes, 0);
-  headroom->limited_by = std::move(limited_by);
 }
 
 void ReadCgroup(const Controller& controller, absl::string_view root, absl::string_view folder,
@@ -105,7 +118,7 @@ void ReadHierarchy(const Controller& controller, absl::string_view root, std::st
 
 }  // namespace
 
-MemoryHeadroom ReadMemoryHeadroom(absl::string_view root) {
+MemoryHeadroom ReadMemoryHeadroom(absl::string_view root, int numa_node) {
   MemoryHeadroom headroom;
   const std::string meminfo = ReadFile(absl::StrCat(root, "/proc/meminfo")).value_or("");
   if (const std::optional<int64_t> kib = FindNumber(meminfo, "MemAvailable")) {
@@ -118,6 +131,19 @@ MemoryHeadroom ReadMemoryHeadroom(absl::string_view root) {
   if (const std::optional<std::string> path = CgroupPath(groups, "memory")) {
     ReadHierarchy(kVersion1, root, *path, &headroom);
   }
+  if (numa_node >= 0) ReadNumaNode(root, numa_node, &headroom);
+  return headroom;
+}
+
+MemoryHeadroom ReadHugePageHeadroom(absl::string_view root) {
+  const std::string folder = absl::StrCat(root, "/sys/kernel/mm/hugepages/hugepages-2048kB/");
+  const int64_t free = ReadNumber(folder + "free_hugepages").value_or(0);
+  // Set aside for mappings that have not touched them yet.
+  const int64_t promised = ReadNumber(folder + "resv_hugepages").value_or(0);
+  MemoryHeadroom headroom;
+  LowerTo((free - promised) * (int64_t{2} << 20),
+          absl::StrCat("reserved 2 MiB pages: ", free, " free, ", promised, " of them promised"),
+          &headroom);
   return headroom;
 }
 

@@ -17,8 +17,12 @@ struct MemoryHeadroom {
 
 // The smaller of MemAvailable and, for this process's cgroup and each one above it,
 // the limit minus what is used. Page cache is not counted as used: it makes room.
-// cgroup v2 and v1. `root` is put in front of /proc and /sys; a test gives it a folder.
-MemoryHeadroom ReadMemoryHeadroom(absl::string_view root = "");
+// cgroup v2 and v1. With `numa_node` >= 0 also what that node has free. `root` is put in front
+// of /proc and /sys; a test gives it a folder.
+MemoryHeadroom ReadMemoryHeadroom(absl::string_view root = "", int numa_node = -1);
+
+// The reserved 2 MiB pages (hugetlbfs) that nobody uses.
+MemoryHeadroom ReadHugePageHeadroom(absl::string_view root = "");
 
 // OK, or RESOURCE_EXHAUSTED / LIMIT_REACHED (requested_bytes, limit) where `bytes` more for
 // `purpose` cannot fit. Another process may take the memory right after.

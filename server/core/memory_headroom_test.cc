@@ -108,6 +108,26 @@ TEST_F(MemoryHeadroomTest, DamagedFilesArePassedOver) {
   EXPECT_EQ(Read().available_bytes, INT64_MAX);
 }
 
+TEST_F(MemoryHeadroomTest, ANumaNodeHasLessThanTheMachine) {
+  WriteMeminfo(76 * kGiB);
+  Write(
+      "sys/devices/system/node/node1/meminfo",
+      "Node 1 MemTotal: 9000000 kB\nNode 1 MemFree:        1000 kB\nNode 1 Active(file):   20 kB\n"
+      "Node 1 Inactive(file): 3 kB\nNode 1 FilePages: 500 kB\n");
+  EXPECT_EQ(Read().available_bytes, 76 * kGiB);
+  EXPECT_EQ(ReadMemoryHeadroom(root_.string(), 1).available_bytes, 1023 * 1024);
+  EXPECT_THAT(ReadMemoryHeadroom(root_.string(), 1).limited_by, HasSubstr("NUMA node 1"));
+  EXPECT_EQ(ReadMemoryHeadroom(root_.string(), 2).available_bytes, 76 * kGiB);
+}
+
+TEST_F(MemoryHeadroomTest, ReservedHugePages) {
+  EXPECT_EQ(ReadHugePageHeadroom(root_.string()).available_bytes, 0);
+  const std::string folder = "sys/kernel/mm/hugepages/hugepages-2048kB/";
+  Write(folder + "free_hugepages", "10\n");
+  Write(folder + "resv_hugepages", "3\n");
+  EXPECT_EQ(ReadHugePageHeadroom(root_.string()).available_bytes, int64_t{7} << 21);
+}
+
 TEST_F(MemoryHeadroomTest, D29_TheErrorHasLimitAndRequest) {
   Write("proc/self/cgroup", "0::/\n");
   Write("sys/fs/cgroup/memory.max", std::to_string(2 * kGiB));

@@ -62,8 +62,8 @@ class CondVar {
   bool WaitFor(Mutex* mutex, absl::Duration timeout)
       KVTIER_REQUIRES(mutex) KVTIER_NO_THREAD_SAFETY_ANALYSIS {
     std::unique_lock<std::mutex> lock(mutex->mutex_, std::adopt_lock);
-    const bool woken = condition_.wait_for(lock, absl::ToChronoNanoseconds(timeout)) ==
-                       std::cv_status::no_timeout;
+    const bool woken =
+        condition_.wait_for(lock, absl::ToChronoNanoseconds(timeout)) == std::cv_status::no_timeout;
     lock.release();
     return woken;
   }

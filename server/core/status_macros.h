@@ -7,10 +7,10 @@
 #include "absl/status/statusor.h"
 
 // Returns from the function if `expression` (absl::Status) is not OK.
-#define KVTIER_RETURN_IF_ERROR(expression)                   \
-  do {                                                       \
-    absl::Status kvtier_status_ = (expression);              \
-    if (!kvtier_status_.ok()) return kvtier_status_;         \
+#define KVTIER_RETURN_IF_ERROR(expression)           \
+  do {                                               \
+    absl::Status kvtier_status_ = (expression);      \
+    if (!kvtier_status_.ok()) return kvtier_status_; \
   } while (false)
 
 #define KVTIER_MACRO_CONCAT_INNER_(a, b) a##b

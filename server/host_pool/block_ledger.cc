@@ -21,10 +21,9 @@ absl::Status HolderUnknown() {
 }
 
 absl::Status NotAssigned(int32_t block) {
-  return MakeError(
-      absl::StatusCode::kFailedPrecondition, "BLOCK_NOT_ASSIGNED",
-      absl::StrCat("block ", block, " is held by no request; was it freed already?"),
-      {{"block_id", absl::StrCat(block)}});
+  return MakeError(absl::StatusCode::kFailedPrecondition, "BLOCK_NOT_ASSIGNED",
+                   absl::StrCat("block ", block, " is held by no request; was it freed already?"),
+                   {{"block_id", absl::StrCat(block)}});
 }
 
 // FIELD_INVALID if an id occurs twice.
@@ -33,8 +32,7 @@ absl::Status CheckDistinct(const std::vector<int32_t>& blocks) {
   std::sort(sorted.begin(), sorted.end());
   const auto twice = std::adjacent_find(sorted.begin(), sorted.end());
   if (twice == sorted.end()) return absl::OkStatus();
-  return FieldInvalid("block_ids", absl::StrCat(*twice, " more than once"),
-                      "without repetition");
+  return FieldInvalid("block_ids", absl::StrCat(*twice, " more than once"), "without repetition");
 }
 
 }  // namespace
@@ -213,11 +211,10 @@ absl::Status BlockLedger::CheckShared(const HolderState& state, const std::vecto
 absl::Status BlockLedger::CheckRange(const std::vector<int32_t>& blocks) const {
   for (const int32_t block : blocks) {
     if (block >= 0 && block < block_count_) continue;
-    return MakeError(
-        absl::StatusCode::kInvalidArgument, "BLOCK_OUT_OF_RANGE",
-        absl::StrCat("block ", block, " is not one of the ", block_count_, " blocks of cache ",
-                     name_),
-        {{"block_id", absl::StrCat(block)}, {"limit", absl::StrCat(block_count_)}});
+    return MakeError(absl::StatusCode::kInvalidArgument, "BLOCK_OUT_OF_RANGE",
+                     absl::StrCat("block ", block, " is not one of the ", block_count_,
+                                  " blocks of cache ", name_),
+                     {{"block_id", absl::StrCat(block)}, {"limit", absl::StrCat(block_count_)}});
   }
   return absl::OkStatus();
 }
@@ -227,9 +224,8 @@ absl::Status BlockLedger::Exhausted(int64_t requested, int32_t available) const 
                                   {"requested", absl::StrCat(requested)},
                                   {"free", absl::StrCat(available)},
                                   {"limit", absl::StrCat(block_count_)}};
-  const std::string message =
-      absl::StrCat("cache ", name_, " has ", available, " free blocks of ", block_count_, "; ",
-                   requested, " were asked for");
+  const std::string message = absl::StrCat("cache ", name_, " has ", available, " free blocks of ",
+                                           block_count_, "; ", requested, " were asked for");
   if (requested > block_count_) {
     return MakeError(absl::StatusCode::kResourceExhausted, "BLOCKS_EXHAUSTED",
                      absl::StrCat(message, ": more than the cache has"), metadata);

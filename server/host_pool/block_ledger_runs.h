@@ -40,7 +40,7 @@ class FreeRuns {
   void Erase(int32_t start, int32_t length);
 
   int32_t free_count_ = 0;
-  absl::btree_map<int32_t, int32_t> by_start_;                  // start -> length
+  absl::btree_map<int32_t, int32_t> by_start_;              // start -> length
   absl::btree_set<std::pair<int32_t, int32_t>> by_length_;  // (length, start)
 };
 

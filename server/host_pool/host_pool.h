@@ -12,10 +12,8 @@
 #include <atomic>
 #include <cstdint>
 #include <functional>
-#include <map>
 #include <memory>
 #include <string>
-#include <thread>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -24,15 +22,12 @@
 #include "server/core/limits.h"
 #include "server/core/mutex.h"
 #include "server/core/shared_memory.h"
+#include "server/core/thread.h"
 #include "server/device/backend.h"
+#include "server/host_pool/host_pool_memory.h"
+#include "server/host_pool/host_pool_space.h"
 
 namespace kvtier {
-
-enum class HugePages {
-  kAuto,     // transparent 2 MiB pages where the system gives them
-  kNever,    // 4 KiB pages
-  kRequire,  // reserved 2 MiB pages (hugetlbfs), or an error
-};
 
 struct HostPoolOptions {
   int64_t size_bytes = 0;  // rounded up to 2 MiB
@@ -40,6 +35,7 @@ struct HostPoolOptions {
   int32_t touch_threads = 2;
   int64_t chunk_bytes = kPinChunkBytes;  // a multiple of 2 MiB; smaller in tests
   int32_t numa_node = -1;                // -1: wherever the touching threads run
+  std::string system_root;               // in front of /proc and /sys; for tests
 };
 
 class HostPool;
@@ -78,12 +74,13 @@ class HostPool {
     int64_t pinned_bytes = 0;
     int64_t used_bytes = 0;
     int64_t largest_free_bytes = 0;
-    int64_t page_bytes = 0;  // of the pages really got
+    int64_t page_bytes = 0;  // 2 MiB if all pages are; else the machine's. 0: not ready yet
+    int64_t huge_bytes = 0;  // in 2 MiB pages, as the kernel says; 0: not ready yet
   };
 
   // Maps the memory; takes no page yet. `backend` must outlive the pool. Errors:
   // FIELD_INVALID; RESOURCE_EXHAUSTED / LIMIT_REACHED with limit and request where the memory
-  // cannot be had (machine, container, huge pages).
+  // cannot be had (machine, container, NUMA node, huge pages).
   static absl::StatusOr<std::unique_ptr<HostPool>> Create(const HostPoolOptions& options,
                                                           DeviceBackend* backend);
   // Cancels, and unregisters chunk by chunk. Every part must have been given back.
@@ -91,49 +88,57 @@ class HostPool {
   HostPool(const HostPool&) = delete;
   HostPool& operator=(const HostPool&) = delete;
 
-  // Once. `progress` runs after each chunk, on a thread of the pool.
+  // Once; a second call does nothing. `progress` runs after each chunk, on a thread of the
+  // pool, under no lock; it may call Cancel and stats.
   void Start(std::function<void(int64_t pinned_bytes, int64_t total_bytes)> progress);
-  // Stops before the next chunk; the pool ends up kFailed.
+  // Stops within a chunk; the pool ends up kFailed (ABORTED / DRAINING) unless it is ready.
+  // Returns at once.
   void Cancel();
-  // OK when ready; why it failed; or DEADLINE_EXCEEDED. On failure nothing stays registered.
+  // OK when ready; why it failed; or DEADLINE_EXCEEDED, by the machine's clock. On failure
+  // nothing stays registered, and the pages go back to the system.
   absl::Status WaitReady(absl::Time deadline);
 
-  // A part of at least `bytes`, whole 2 MiB pieces. Errors: UNAVAILABLE / POOL_PINNING with a
+  // A part of at least `bytes`, whole 2 MiB pieces, zero-filled: what another cache left in it
+  // takes about 0.1 s a GiB to wipe. Errors: UNAVAILABLE / POOL_PINNING with a
   // retry hint, RESOURCE_EXHAUSTED / POOL_EXHAUSTED, or why the pool failed.
   absl::StatusOr<PoolPart> Carve(int64_t bytes);
 
-  const UniqueFd& fd() const { return fd_; }
+  // For workers, who map their part of it. Sealed: nobody can change its size.
+  const UniqueFd& fd() const { return memory_.fd(); }
+  // Never waits for the pinning, nor for a part that is being wiped.
   Stats stats() const;
 
  private:
   friend class PoolPart;
 
-  HostPool(const HostPoolOptions& options, DeviceBackend* backend);
-  absl::Status Map();
+  HostPool(const HostPoolOptions& options, DeviceBackend* backend, PoolMemory memory);
   void Run();
-  absl::Status PinChunk(int64_t offset, int64_t bytes);
+  absl::Status PinAll();
+  absl::Status PinChunk(int64_t chunk, int64_t offset, int64_t bytes);
   absl::Status TakePages(int64_t offset, int64_t bytes);
+  void UnpinAll();
   void Finish(absl::Status status);
   void GiveBack(int64_t offset_bytes, int64_t size_bytes);
-  void Zero(int64_t offset, int64_t bytes) const;
+  // Calls part(offset, bytes) for pieces of [offset, offset + bytes) on `touch_threads` threads.
+  void InParallel(int64_t offset, int64_t bytes,
+                  const std::function<void(int64_t offset, int64_t bytes)>& part) const;
 
-  HostPoolOptions options_;
+  const HostPoolOptions options_;
   DeviceBackend* const backend_;
-  UniqueFd fd_;
-  uint8_t* data_ = nullptr;
-  int64_t page_bytes_ = 0;
+  const PoolMemory memory_;
   std::function<void(int64_t, int64_t)> progress_;
   std::atomic<bool> cancelled_{false};
   std::atomic<int64_t> pinned_bytes_{0};
+  std::atomic<int64_t> huge_bytes_{0};
   std::atomic<State> state_{State::kPinning};
   std::vector<std::unique_ptr<HostRegistration>> registrations_;  // of thread_ until it ends
 
-  mutable Mutex mutex_;
+  mutable Mutex mutex_;  // rank: leaf
   CondVar changed_;
+  bool started_ KVTIER_GUARDED_BY(mutex_) = false;
   absl::Status status_ KVTIER_GUARDED_BY(mutex_);
-  std::map<int64_t, int64_t> free_ KVTIER_GUARDED_BY(mutex_);  // offset -> bytes
-  int64_t used_bytes_ KVTIER_GUARDED_BY(mutex_) = 0;
-  std::thread thread_;
+  PoolSpace space_ KVTIER_GUARDED_BY(mutex_);
+  Thread thread_;
 };
 
 }  // namespace kvtier

@@ -1,0 +1,128 @@
+#include "server/device/fault/fault_plan.h"
+
+#include <string>
+
+#include "absl/strings/str_cat.h"
+#include "server/core/error.h"
+
+namespace kvtier {
+namespace {
+
+constexpr std::array<absl::string_view, kDeviceOperationCount> kNames = {
+    "Allocate",   "Export", "CreateStream", "RegisterHost",  "SwapIn",
+    "ReplayPlan", "Backup", "Invalidate",   "ResetRegion",   "Write",
+    "Read",       "Notify", "Free",         "DestroyStream", "UnregisterHost"};
+
+bool CanFail(DeviceOperation operation) { return operation < DeviceOperation::kFree; }
+
+}  // namespace
+
+absl::string_view DeviceOperationName(DeviceOperation operation) {
+  return kNames[static_cast<size_t>(operation)];
+}
+
+void Delay::State::Pass() {
+  MutexLock lock(&mutex);
+  reached = true;
+  changed.NotifyAll();
+  while (!released) changed.Wait(&mutex);
+}
+
+void Delay::WaitUntilReached() {
+  MutexLock lock(&state_->mutex);
+  while (!state_->reached) state_->changed.Wait(&state_->mutex);
+}
+
+bool Delay::reached() const {
+  MutexLock lock(&state_->mutex);
+  return state_->reached;
+}
+
+void Delay::Release() {
+  MutexLock lock(&state_->mutex);
+  state_->released = true;
+  state_->changed.NotifyAll();
+}
+
+void FaultPlan::FailNth(DeviceOperation operation, int64_t nth, absl::Status status) {
+  MutexLock lock(&mutex_);
+  of(operation).faults[of(operation).calls + nth] = {.status = std::move(status)};
+}
+
+void FaultPlan::FailNthCall(int64_t nth, absl::Status status) {
+  MutexLock lock(&mutex_);
+  any_faults_[failable_calls_ + nth] = std::move(status);
+}
+
+void FaultPlan::FailEvery(DeviceOperation operation, absl::Status status) {
+  MutexLock lock(&mutex_);
+  of(operation).every = std::move(status);
+}
+
+void FaultPlan::FailWorkNth(DeviceOperation operation, int64_t nth, absl::Status status) {
+  MutexLock lock(&mutex_);
+  of(operation).faults[of(operation).calls + nth] = {.status = std::move(status), .at_call = false};
+}
+
+std::unique_ptr<Delay> FaultPlan::DelayNth(DeviceOperation operation, int64_t nth) {
+  auto state = std::make_shared<Delay::State>();
+  MutexLock lock(&mutex_);
+  of(operation).delays[of(operation).calls + nth] = state;
+  return std::unique_ptr<Delay>(new Delay(std::move(state)));
+}
+
+void FaultPlan::LoseDevice(absl::string_view cause) {
+  MutexLock lock(&mutex_);
+  lost_ = MakeError(absl::StatusCode::kUnavailable, "DEVICE_LOST",
+                    absl::StrCat("the device is lost: ", cause),
+                    {{"device_error", std::string(cause)}});
+}
+
+void FaultPlan::Clear() {
+  MutexLock lock(&mutex_);
+  for (Operation& operation : operations_) operation = {.calls = operation.calls};
+  any_faults_.clear();
+  lost_ = absl::OkStatus();
+}
+
+int64_t FaultPlan::calls(DeviceOperation operation) const {
+  MutexLock lock(&mutex_);
+  return operations_[static_cast<size_t>(operation)].calls;
+}
+
+int64_t FaultPlan::faults() const {
+  MutexLock lock(&mutex_);
+  return faults_;
+}
+
+FaultPlan::Verdict FaultPlan::OnCall(DeviceOperation operation) {
+  Verdict verdict;
+  MutexLock lock(&mutex_);
+  Operation& plan = of(operation);
+  ++plan.calls;
+  if (const auto delay = plan.delays.find(plan.calls); delay != plan.delays.end()) {
+    verdict.hold = [state = delay->second] { state->Pass(); };
+    plan.delays.erase(delay);
+  }
+  if (!CanFail(operation)) return verdict;
+  ++failable_calls_;
+  if (const auto fault = plan.faults.find(plan.calls); fault != plan.faults.end()) {
+    (fault->second.at_call ? verdict.call : verdict.work) = fault->second.status;
+    plan.faults.erase(fault);
+  }
+  verdict.call.Update(plan.every);
+  if (const auto fault = any_faults_.find(failable_calls_); fault != any_faults_.end()) {
+    verdict.call.Update(fault->second);
+    any_faults_.erase(fault);
+  }
+  if (!lost_.ok()) verdict.call = lost_;
+  if (!verdict.call.ok() || !verdict.work.ok()) ++faults_;
+  return verdict;
+}
+
+absl::Status FaultPlan::Health() const {
+  MutexLock lock(&mutex_);
+  return lost_;
+}
+
+}  // namespace kvtier

@@ -1,0 +1,45 @@
+#include "server/host_pool/host_pool_space.h"
+
+#include <algorithm>
+#include <iterator>
+
+namespace kvtier {
+
+std::optional<int64_t> PoolSpace::Take(int64_t bytes) {
+  auto best = free_.end();
+  for (auto it = free_.begin(); it != free_.end(); ++it) {
+    if (it->second >= bytes && (best == free_.end() || it->second < best->second)) best = it;
+  }
+  if (best == free_.end()) return std::nullopt;
+  const auto [offset, available] = *best;
+  free_.erase(best);
+  if (available > bytes) free_[offset + bytes] = available - bytes;
+  used_bytes_ += bytes;
+  pristine_from_ = std::max(pristine_from_, offset + bytes);
+  return offset;
+}
+
+void PoolSpace::GiveBack(int64_t offset_bytes, int64_t bytes) {
+  used_bytes_ -= bytes;
+  auto next = free_.lower_bound(offset_bytes);
+  if (next != free_.end() && next->first == offset_bytes + bytes) {
+    bytes += next->second;
+    next = free_.erase(next);
+  }
+  if (next != free_.begin()) {
+    const auto previous = std::prev(next);
+    if (previous->first + previous->second == offset_bytes) {
+      previous->second += bytes;
+      return;
+    }
+  }
+  free_[offset_bytes] = bytes;
+}
+
+int64_t PoolSpace::largest_free_bytes() const {
+  int64_t largest = 0;
+  for (const auto& [offset, bytes] : free_) largest = std::max(largest, bytes);
+  return largest;
+}
+
+}  // namespace kvtier

@@ -1,0 +1,244 @@
+#include "server/session/attachment.h"
+
+#include <algorithm>
+#include <optional>
+#include <utility>
+
+#include "server/core/status_macros.h"
+#include "server/session/cache.h"
+#include "server/session/errors.h"
+#include "server/session/reaper.h"
+#include "server/session/token_table.h"
+#include "server/session/wait.h"
+
+namespace kvtier {
+
+Attachment::Attachment(Options options, std::shared_ptr<Cache> cache)
+    : options_(std::move(options)),
+      cache_(std::move(cache)),
+      requests_(options_.session_id, cache_->name(), cache_->layout().max_requests,
+                cache_->layout().max_blocks_per_request, options_.clock),
+      tickets_(options_.operations_in_flight_max) {}
+
+absl::Status Attachment::Open(absl::Time deadline) {
+  KVTIER_ASSIGN_OR_RETURN(tier_, HotTier::Create(cache_->layout(), cache_->host(),
+                                                 options_.device.uuid, options_.backend));
+  AddDeviceBytes(tier_->device_bytes());
+  const SharedMemory& blocks = cache_->block_generation();
+  const SharedMemory& backed = cache_->backed_generation();
+  SegmentHandles handles;
+  KVTIER_RETURN_IF_ERROR(handles.AddFd(SegmentKind::kHostPool, options_.pool->fd(),
+                                       cache_->part_offset_bytes(), cache_->host_bytes(), false));
+  KVTIER_RETURN_IF_ERROR(
+      handles.AddFd(SegmentKind::kBlockGeneration, blocks.fd(), 0, blocks.size_bytes(), true));
+  KVTIER_RETURN_IF_ERROR(
+      handles.AddFd(SegmentKind::kBackedGeneration, backed.fd(), 0, backed.size_bytes(), false));
+  KVTIER_RETURN_IF_ERROR(handles.AddDevice(SegmentKind::kHotBuffer, tier_->hot()));
+  KVTIER_RETURN_IF_ERROR(handles.AddDevice(SegmentKind::kState, tier_->state()));
+  KVTIER_RETURN_IF_ERROR(handles.AddDevice(SegmentKind::kStep, tier_->step()));
+  {
+    MutexLock lock(&memory_mutex_);
+    handles_ = std::move(handles);
+  }
+  KVTIER_ASSIGN_OR_RETURN(std::unique_ptr<DeviceStream> stream,
+                          options_.backend->CreateStream(options_.device.uuid));
+  {
+    MutexLock lock(&enqueue_mutex_);
+    stream_ = std::move(stream);
+    passed_all_ = false;
+  }
+  const auto completions = std::make_shared<Completions>();
+  const absl::Status enqueued = Enqueue(
+      [](DeviceStream* stream, const HotTier& tier) { return tier.EnqueueInitialState(stream); },
+      nullptr, completions->Expect());
+  if (!enqueued.ok()) return enqueued;
+  return completions->Wait(*options_.clock, deadline);
+}
+
+absl::Status Attachment::Enqueue(const Work& work, std::shared_ptr<void> context,
+                                 std::function<void(absl::Status)> done) {
+  MutexLock lock(&enqueue_mutex_);
+  KVTIER_RETURN_IF_ERROR(RunLocked(work, context));
+  const absl::Status notified =
+      NotifyLocked([context, done = std::move(done)](absl::Status status) { done(status); });
+  if (!notified.ok() && context != nullptr) contexts_.push_back(std::move(context));
+  return notified;
+}
+
+absl::StatusOr<int64_t> Attachment::EnqueueOperation(
+    const Work& work, std::shared_ptr<void> context,
+    std::function<void(const absl::Status&, int64_t ticket)> done) {
+  MutexLock lock(&enqueue_mutex_);
+  if (tickets_.in_flight() >= options_.operations_in_flight_max) {
+    return LimitReached("operations in flight for a session and cache",
+                        options_.operations_in_flight_max, kBusyRetryDelay);
+  }
+  KVTIER_RETURN_IF_ERROR(RunLocked(work, context));
+  const int64_t ticket = tickets_.Issue();
+  const absl::Status notified = NotifyLocked([self = shared_from_this(), context, ticket,
+                                              done = std::move(done)](const absl::Status& status) {
+    self->tickets_.Complete(ticket, status, [&](const absl::Status& s) { done(s, ticket); });
+  });
+  if (notified.ok()) return ticket;
+  // The device does the work, and never says so: whoever asked learns of the error alone.
+  tickets_.Withdraw();
+  if (context != nullptr) contexts_.push_back(std::move(context));
+  return notified;
+}
+
+absl::Status Attachment::FlushTable() {
+  MutexLock lock(&enqueue_mutex_);
+  if (stream_ == nullptr || draining_) return SessionClosed(session_id());
+  return FlushTableLocked();
+}
+
+void Attachment::WhenPassed(std::function<void()> passed) {
+  {
+    MutexLock lock(&enqueue_mutex_);
+    if (!passed_all_) {
+      waiting_.push_back(std::move(passed));
+      // While it drains, EndStream comes soon, and runs what waits.
+      if (!draining_) PassLocked();
+      return;
+    }
+  }
+  passed();
+}
+
+absl::StatusOr<std::shared_ptr<DeviceMemory>> Attachment::Scratch(int64_t bytes) {
+  int64_t present = 0;
+  {
+    MutexLock lock(&memory_mutex_);
+    if (released_) return SessionClosed(session_id());
+    if (!scratch_.empty()) present = scratch_.back()->size_bytes();
+    if (present >= bytes) return scratch_.back();
+  }
+  // At least doubled, so that all the outgrown ones together are no larger than the last.
+  KVTIER_ASSIGN_OR_RETURN(
+      std::unique_ptr<DeviceMemory> grown,
+      options_.backend->Allocate(options_.device.uuid, "scratch", std::max(bytes, 2 * present)));
+  std::shared_ptr<DeviceMemory> memory = std::move(grown);
+  MutexLock lock(&memory_mutex_);
+  if (released_) return SessionClosed(session_id());
+  if (!scratch_.empty() && scratch_.back()->size_bytes() >= bytes) return scratch_.back();
+  scratch_.push_back(memory);
+  AddDeviceBytes(memory->size_bytes());
+  return memory;
+}
+
+void Attachment::Drain(std::function<void()> drained) {
+  {
+    MutexLock lock(&enqueue_mutex_);
+    draining_ = true;
+    if (stream_ != nullptr && NotifyLocked([drained](absl::Status) { drained(); }).ok()) return;
+  }
+  drained();
+}
+
+void Attachment::EndStream() {
+  std::unique_ptr<DeviceStream> stream;
+  {
+    MutexLock lock(&enqueue_mutex_);
+    stream = std::move(stream_);
+  }
+  stream.reset();  // waits; its last callbacks run meanwhile
+  Passed passed;
+  std::vector<std::shared_ptr<void>> contexts;
+  {
+    MutexLock lock(&enqueue_mutex_);
+    passed_all_ = true;
+    passed = std::move(waiting_);
+    contexts = std::move(contexts_);
+  }
+  for (const std::function<void()>& each : passed) each();
+}
+
+void Attachment::ReleaseDevice() {
+  std::vector<std::shared_ptr<DeviceMemory>> scratch;
+  SegmentHandles handles;
+  {
+    MutexLock lock(&memory_mutex_);
+    released_ = true;
+    scratch = std::move(scratch_);
+    handles = std::move(handles_);
+  }
+  scratch.clear();
+  tier_.reset();
+  AddDeviceBytes(-device_bytes());
+}
+
+absl::StatusOr<std::vector<SegmentInfo>> Attachment::IssueSegments(TokenTable* tokens) const {
+  MutexLock lock(&memory_mutex_);
+  if (released_) return SessionClosed(session_id());
+  return handles_.Issue(session_id(), cache_->name(), tokens);
+}
+
+absl::Status Attachment::FlushTableLocked() {
+  while (true) {
+    std::optional<BlockTableImage::Change> change;
+    requests_.EditTable([&](BlockTableImage& table) { change = table.TakeChange(); });
+    if (!change.has_value()) return absl::OkStatus();
+    const absl::Status written = tier_->EnqueueTableWrite(stream_.get(), change->region,
+                                                          change->first_entry, change->block_ids);
+    if (written.ok()) continue;
+    requests_.EditTable([&](BlockTableImage& table) { table.PutBack(*change); });
+    return written;
+  }
+}
+
+absl::Status Attachment::RunLocked(const Work& work, const std::shared_ptr<void>& context) {
+  if (stream_ == nullptr || draining_ || requests_.closed()) return SessionClosed(session_id());
+  KVTIER_RETURN_IF_ERROR(FlushTableLocked());
+  // A device that refuses everything must not make us keep ever more for it.
+  if (contexts_.size() >= kContextsMax) {
+    KVTIER_RETURN_IF_ERROR(NotifyLocked([](absl::Status) {}));
+  }
+  const absl::Status done = work(stream_.get(), *tier_);
+  // A part of the work may have been enqueued and use the context.
+  if (!done.ok() && context != nullptr) contexts_.push_back(context);
+  return done;
+}
+
+absl::Status Attachment::NotifyLocked(std::function<void(absl::Status)> done) {
+  struct Carried {
+    Passed passed;
+    std::vector<std::shared_ptr<void>> contexts;
+  };
+  const auto carried = std::make_shared<Carried>();
+  carried->passed = std::move(waiting_);
+  carried->contexts = std::move(contexts_);
+  waiting_.clear();
+  contexts_.clear();
+  const absl::Status status =
+      stream_->Notify([carried, done = std::move(done)](const absl::Status& status) {
+        done(status);
+        for (const std::function<void()>& passed : carried->passed) passed();
+        carried->contexts.clear();
+      });
+  if (!status.ok()) {
+    waiting_ = std::move(carried->passed);
+    contexts_ = std::move(carried->contexts);
+  }
+  return status;
+}
+
+void Attachment::PassLocked() {
+  if (FlushTableLocked().ok() && NotifyLocked([](absl::Status) {}).ok()) return;
+  if (retrying_) return;
+  retrying_ = true;
+  options_.reaper->PostRetry([self = shared_from_this()] { self->RetryPass(); });
+}
+
+void Attachment::RetryPass() {
+  MutexLock lock(&enqueue_mutex_);
+  retrying_ = false;
+  if (waiting_.empty() || draining_ || passed_all_) return;
+  PassLocked();
+}
+
+void Attachment::AddDeviceBytes(int64_t bytes) {
+  device_bytes_.fetch_add(bytes, std::memory_order_relaxed);
+  options_.device_bytes->fetch_add(bytes, std::memory_order_relaxed);
+}
+
+}  // namespace kvtier

@@ -1,0 +1,120 @@
+// The part of a cache that its sessions share: rows, generations, blocks.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "absl/time/time.h"
+#include "kernels/counters.h"
+#include "server/core/cache_layout.h"
+#include "server/core/clock.h"
+#include "server/core/mutex.h"
+#include "server/core/shared_memory.h"
+#include "server/device/backend.h"
+#include "server/host_pool/block_ledger.h"
+#include "server/host_pool/host_pool.h"
+#include "server/hot_tier/hot_tier.h"
+#include "server/session/types.h"
+
+namespace kvtier {
+
+class Attachment;
+
+// Thread-safe. Calls that free blocks put them in quarantine until every attachment's device
+// stream has passed what was enqueued before.
+class Cache : public std::enable_shared_from_this<Cache> {
+ public:
+  // Takes a part of the pool and memory for generations. `layout` is valid. Errors: those of
+  // HostPool::Carve, SharedMemory::Create, DeviceBackend::RegisterHost; nothing stays taken.
+  static absl::StatusOr<std::shared_ptr<Cache>> Create(absl::string_view name,
+                                                       const CacheLayout& layout, HostPool* pool,
+                                                       DeviceBackend* backend, const Clock* clock);
+
+  const std::string& name() const { return name_; }
+  const CacheLayout& layout() const { return layout_; }
+  HostView host() const;
+  // Segments that all sessions share, without tokens: pool part, block and backed generations.
+  int64_t part_offset_bytes() const { return part_offset_bytes_; }
+  int64_t host_bytes() const { return host_bytes_; }
+  const SharedMemory& block_generation() const { return *block_generation_; }
+  const SharedMemory& backed_generation() const { return *backed_generation_; }
+
+  // ---- Blocks; errors as BlockLedger, and SESSION_CLOSED when the cache has ended. A holder is
+  // a request of an attachment.
+
+  int64_t NewHolder();
+  // Both wait for quarantined blocks, up to a second, if those would be enough. Errors: DEADLINE.
+  absl::Status AddHolder(int64_t holder, int32_t reserve_blocks, absl::Time deadline);
+  absl::StatusOr<BlockLedger::Assignment> Assign(int64_t holder, int32_t count,
+                                                 const std::vector<int32_t>& shared,
+                                                 const std::vector<int32_t>& shared_generations,
+                                                 absl::Time deadline);
+  void UndoAssign(int64_t holder, const BlockLedger::Assignment& assignment);
+  absl::Status CheckFree(int64_t holder, const std::vector<int32_t>& blocks) const;
+  // Blocks that nobody holds any more.
+  absl::StatusOr<int32_t> Free(int64_t holder, const std::vector<int32_t>& blocks);
+  int32_t RemoveHolders(const std::vector<int64_t>& holders);
+  absl::Status CheckAssigned(const std::vector<int32_t>& blocks) const;
+  int32_t ReservedFor(int64_t holder) const;
+  int32_t BlocksOf(int64_t holder) const;
+
+  // ---- Attachments.
+
+  // From now on `attachment` hears of invalidations and is counted.
+  //
+  // An assignment that runs at the same time either sees it here, or has raised its generations
+  // before: then no row of the blocks' earlier tenants counts as backed, and the regions of the
+  // newcomer, empty so far, cannot come to hold one. So it need not be told.
+  void Join(std::shared_ptr<Attachment> attachment);
+  // Adds the attachment's counters to those of ended ones, in one step with its leaving.
+  void Leave(const Attachment* attachment);
+  std::vector<std::shared_ptr<Attachment>> Attachments() const;
+
+  // Counters by group: ended attachments and present ones, at one moment of the list.
+  std::vector<Counts> GroupCounts() const;
+  // Everything but `layout`.
+  void FillSnapshot(CacheSnapshot* snapshot) const;
+
+  // Frees the memory; for the reaper, when no attachment is left. Block calls fail from now on.
+  void ReleaseMemory();
+
+ private:
+  Cache(absl::string_view name, const CacheLayout& layout, const Clock* clock);
+
+  absl::Status CheckAlive() const KVTIER_REQUIRES(mutex_);
+  // Retries `take` while quarantined blocks could help a request for `count`.
+  absl::Status TakeBlocks(int64_t holder, int32_t count, absl::Time deadline,
+                          const std::function<absl::Status(BlockLedger&)>& take);
+  void ReleaseWhenPassed(std::vector<int64_t> quarantines);
+  void ReleaseQuarantines(const std::vector<int64_t>& quarantines);
+  std::vector<Counts> GroupCountsLocked() const KVTIER_REQUIRES(mutex_);
+
+  const std::string name_;
+  const CacheLayout layout_;
+  const Clock* const clock_;
+
+  // Set by Create.
+  int64_t part_offset_bytes_ = 0;
+  int64_t host_bytes_ = 0;
+
+  // Set by Create, freed by ReleaseMemory; in between read without a lock.
+  PoolPart part_;
+  std::optional<SharedMemory> block_generation_, backed_generation_;
+  std::vector<std::unique_ptr<HostRegistration>> registrations_;
+
+  mutable Mutex mutex_;  // rank: cache
+  CondVar quarantine_changed_;
+  int64_t last_holder_ KVTIER_GUARDED_BY(mutex_) = 0;
+  std::unique_ptr<BlockLedger> ledger_ KVTIER_GUARDED_BY(mutex_);  // null: ended
+  std::vector<std::shared_ptr<Attachment>> attachments_ KVTIER_GUARDED_BY(mutex_);
+  std::vector<Counts> ended_counts_ KVTIER_GUARDED_BY(mutex_);  // [group]
+};
+
+}  // namespace kvtier

@@ -1,0 +1,131 @@
+// The daemon below gRPC: sessions, caches, requests, blocks, and work on device streams.
+//
+//   Node node({.version = "0.1.0"}, &clock, &backend, &pool);
+//   auto session = node.OpenSession("worker-0", peer, observer);
+//   auto attached = node.AttachCache(*session, "kv", layout, "", deadline);
+//   auto region = node.AdmitRequest(*session, "kv", "r1", 0, deadline);
+//   auto blocks = node.AssignBlocks(*session, "kv", "r1", 4, {}, {}, deadline);
+//   auto ticket = node.SwapIn(*session, call, [](OperationOutcome outcome) { ... });
+//
+// Guarantees. Every verb either happens whole or not at all. A caller can never crash the
+// node. Calls on a session that was closed fail with SESSION_UNKNOWN (or BOOT_ID_STALE for a
+// session of an earlier daemon) from the moment CloseSession returns; its memory and blocks
+// come back when its device stream has run dry. Snapshots take no lock that is held while a
+// device is waited for.
+//
+// Verbs with a deadline may wait for device streams until then: run them on a thread that may
+// wait. The others never wait. Thread-safe.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "absl/time/time.h"
+#include "server/core/clock.h"
+#include "server/core/shared_memory.h"
+#include "server/device/backend.h"
+#include "server/host_pool/host_pool.h"
+#include "server/session/types.h"
+
+namespace kvtier {
+
+struct NodeOptions {
+  std::string version;
+  int32_t sessions_max = 256;
+  int32_t caches_max = 64;
+  int32_t operations_in_flight_max = 1024;  // per session and cache
+};
+
+class Node {
+ public:
+  // `clock`, `backend` and `pool` must outlive the node.
+  Node(NodeOptions options, const Clock* clock, DeviceBackend* backend, HostPool* pool);
+  // Closes every session and waits for their device streams.
+  ~Node();
+  Node(const Node&) = delete;
+  Node& operator=(const Node&) = delete;
+
+  const std::string& boot_id() const;
+  absl::Time start_time() const;
+
+  // ---- Sessions. None of these waits.
+
+  // Returns the session id: "<boot id>.<random>". `observer` may be null.
+  // Errors: DRAINING, LIMIT_REACHED.
+  absl::StatusOr<std::string> OpenSession(absl::string_view client_name, Peer peer,
+                                          std::shared_ptr<SessionObserver> observer);
+  // Fences at once, frees later. Unknown ids are ignored. The observer is not told.
+  void CloseSession(absl::string_view session_id);
+  // The same for an operator; the observer hears OnRevoked. Errors: SESSION_UNKNOWN.
+  absl::Status EvictSession(absl::string_view session_id, absl::string_view message);
+  // No new sessions, caches, requests or blocks; observers hear OnDraining. Idempotent.
+  void Drain(absl::string_view message);
+  // Takes no lock: for health.
+  bool draining() const;
+  // Evicts every session and waits until their memory is back, or the deadline.
+  absl::Status CloseAllSessions(absl::string_view message, absl::Time deadline);
+
+  // Gives the descriptor that `token` stands for, once, to a peer with the session's uid.
+  // Errors: NOT_FOUND / SESSION_UNKNOWN for any other token or peer.
+  absl::StatusOr<UniqueFd> RedeemToken(absl::string_view token, Peer peer);
+
+  // ---- Control verbs; errors as in proto/kvtier/v1/kvtier.proto.
+
+  absl::StatusOr<AttachResult> AttachCache(absl::string_view session_id, absl::string_view cache,
+                                           const CacheLayout& layout, absl::string_view device_uuid,
+                                           absl::Time deadline);
+  // True if the cache ended with it.
+  absl::StatusOr<bool> DetachCache(absl::string_view session_id, absl::string_view cache,
+                                   absl::Time deadline);
+  absl::StatusOr<int32_t> AdmitRequest(absl::string_view session_id, absl::string_view cache,
+                                       absl::string_view request_id, int32_t reserve_blocks,
+                                       absl::Time deadline);
+  // Blocks that nobody holds any more.
+  absl::StatusOr<int32_t> ReleaseRequest(absl::string_view session_id, absl::string_view cache,
+                                         absl::string_view request_id, absl::Time deadline);
+  // `shared_generations` is empty or as long as `shared_blocks`.
+  absl::StatusOr<AssignResult> AssignBlocks(absl::string_view session_id, absl::string_view cache,
+                                            absl::string_view request_id, int32_t count,
+                                            const std::vector<int32_t>& shared_blocks,
+                                            const std::vector<int32_t>& shared_generations,
+                                            absl::Time deadline);
+  absl::StatusOr<int32_t> FreeBlocks(absl::string_view session_id, absl::string_view cache,
+                                     absl::string_view request_id,
+                                     const std::vector<int32_t>& blocks, absl::Time deadline);
+  // Hot rows dropped.
+  absl::StatusOr<int64_t> InvalidateBlocks(absl::string_view session_id, absl::string_view cache,
+                                           const std::vector<int32_t>& blocks, absl::Time deadline);
+
+  // ---- Data plane: enqueue and return a ticket. `done` may be null; it runs once if and only
+  // if a ticket was returned. Tickets of one session and cache count from 1, in stream order.
+
+  absl::StatusOr<int64_t> SwapIn(absl::string_view session_id, const SwapInCall& call,
+                                 OperationDone done);
+  absl::StatusOr<int64_t> ReplayPlan(absl::string_view session_id, const ReplayPlanCall& call,
+                                     OperationDone done);
+  absl::StatusOr<int64_t> Backup(absl::string_view session_id, const BackupCall& call,
+                                 OperationDone done);
+  // `done` runs when `ticket` is done (at once if it is), with its operation's status and the
+  // newest completed ticket. Errors: TICKET_UNKNOWN, LIMIT_REACHED.
+  absl::Status OnTicket(absl::string_view session_id, absl::string_view cache, int64_t ticket,
+                        OperationDone done);
+
+  // ---- What operators see. None of these waits for a device.
+
+  // `cache` empty: all. Errors: CACHE_UNKNOWN.
+  absl::StatusOr<NodeSnapshot> Snapshot(absl::string_view cache) const;
+  std::vector<SessionSnapshot> Sessions() const;
+  absl::StatusOr<std::vector<RequestSnapshot>> Requests(absl::string_view cache) const;
+  // Hot-buffer, state and step bytes held on a device.
+  int64_t DeviceBytesUsed(absl::string_view device_uuid) const;
+
+ private:
+  class Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace kvtier

@@ -1,0 +1,181 @@
+// What is inside a Node. Its parts: node_sessions.cc (sessions and their end), node_attach.cc,
+// node_control.cc, node_data.cc, snapshot.cc.
+//
+// One lock, `mutex_` (rank: node), guards who is there: sessions, caches, which session is
+// attached where. It is held for look-ups only, never over an allocation or a device. A session
+// or cache that is being made holds its place meanwhile, so that there is one maker at a time.
+#pragma once
+
+#include <atomic>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/container/btree_map.h"
+#include "server/core/mutex.h"
+#include "server/session/attachment.h"
+#include "server/session/cache.h"
+#include "server/session/node.h"
+#include "server/session/observer_queue.h"
+#include "server/session/reaper.h"
+#include "server/session/token_table.h"
+#include "server/session/wait.h"
+
+namespace kvtier {
+
+class Node::Impl {
+ public:
+  Impl(NodeOptions options, const Clock* clock, DeviceBackend* backend, HostPool* pool);
+  ~Impl();
+
+  const std::string& boot_id() const { return boot_id_; }
+  bool draining() const { return draining_.load(std::memory_order_relaxed); }
+  absl::Time start_time() const { return start_time_; }
+
+  // As in Node.
+  absl::StatusOr<std::string> OpenSession(absl::string_view client_name, Peer peer,
+                                          std::shared_ptr<SessionObserver> observer);
+  void CloseSession(absl::string_view session_id);
+  absl::Status EvictSession(absl::string_view session_id, absl::string_view message);
+  void Drain(absl::string_view message);
+  absl::Status CloseAllSessions(absl::string_view message, absl::Time deadline);
+  absl::StatusOr<UniqueFd> RedeemToken(absl::string_view token, Peer peer);
+
+  absl::StatusOr<AttachResult> AttachCache(absl::string_view session_id, absl::string_view cache,
+                                           const CacheLayout& layout, absl::string_view device_uuid,
+                                           absl::Time deadline);
+  absl::StatusOr<bool> DetachCache(absl::string_view session_id, absl::string_view cache,
+                                   absl::Time deadline);
+
+  absl::StatusOr<int32_t> AdmitRequest(Attachment& attachment, absl::string_view request_id,
+                                       int32_t reserve_blocks, absl::Time deadline);
+  absl::StatusOr<int32_t> ReleaseRequest(Attachment& attachment, absl::string_view request_id,
+                                         absl::Time deadline);
+  absl::StatusOr<AssignResult> AssignBlocks(Attachment& attachment, absl::string_view request_id,
+                                            int32_t count,
+                                            const std::vector<int32_t>& shared_blocks,
+                                            const std::vector<int32_t>& shared_generations,
+                                            absl::Time deadline);
+  absl::StatusOr<int32_t> FreeBlocks(Attachment& attachment, absl::string_view request_id,
+                                     const std::vector<int32_t>& blocks, absl::Time deadline);
+  absl::StatusOr<int64_t> InvalidateBlocks(Attachment& attachment,
+                                           const std::vector<int32_t>& blocks, absl::Time deadline);
+
+  absl::StatusOr<int64_t> SwapIn(Attachment& attachment, const SwapInCall& call,
+                                 OperationDone done);
+  absl::StatusOr<int64_t> ReplayPlan(Attachment& attachment, const ReplayPlanCall& call,
+                                     OperationDone done);
+  absl::StatusOr<int64_t> Backup(Attachment& attachment, const BackupCall& call,
+                                 OperationDone done);
+
+  absl::StatusOr<NodeSnapshot> Snapshot(absl::string_view cache) const;
+  std::vector<SessionSnapshot> Sessions() const;
+  absl::StatusOr<std::vector<RequestSnapshot>> Requests(absl::string_view cache) const;
+  int64_t DeviceBytesUsed(absl::string_view device_uuid) const;
+
+  // The session's attachment. Errors: SESSION_UNKNOWN, BOOT_ID_STALE, CACHE_UNKNOWN.
+  absl::StatusOr<std::shared_ptr<Attachment>> Find(absl::string_view session_id,
+                                                   absl::string_view cache) const;
+  // DEADLINE if `deadline` has passed: nothing was done.
+  absl::Status CheckDeadline(absl::Time deadline) const;
+
+ private:
+  // A cache by name, or its place while it is being made.
+  struct CacheSlot {
+    std::string name;
+    CacheLayout layout;
+    std::shared_ptr<Cache> cache;  // null: being made
+    int users = 0;                 // sessions attached, or about to be
+    int reaping = 0;               // attachments that left and hold memory still
+    bool freeing = false;          // somebody frees the ended cache
+  };
+  // A session's place in a cache.
+  struct AttachmentSlot {
+    std::shared_ptr<CacheSlot> cache_slot;
+    std::string device_uuid;
+    std::shared_ptr<Attachment> attachment;  // null: being made
+  };
+  struct Session {
+    std::string client_name;
+    Peer peer;
+    absl::Time opened_time;
+    int64_t number = 0;  // rises with each session
+    std::shared_ptr<ObserverQueue> observer;
+    absl::btree_map<std::string, AttachmentSlot> attachments;  // by cache
+  };
+  // What AttachCache found or took.
+  struct Place {
+    std::shared_ptr<Attachment> existing;
+    std::shared_ptr<CacheSlot> slot;
+    bool creator = false;  // has to make the cache
+  };
+  struct Leaving {
+    std::shared_ptr<Attachment> attachment;
+    std::shared_ptr<CacheSlot> slot;
+    bool cache_ended = false;
+  };
+
+  // node_sessions.cc
+  absl::StatusOr<const Session*> FindLocked(absl::string_view session_id) const
+      KVTIER_REQUIRES(mutex_);
+  // False: no such session.
+  bool EndSession(absl::string_view session_id, const std::string* revoked_message);
+  // One user of `slot` less; `reaped` if it left memory behind. True if the cache ended with it.
+  bool LeaveLocked(const std::shared_ptr<CacheSlot>& slot, bool reaped) KVTIER_REQUIRES(mutex_);
+  // Fences the attachment and frees it on the reaper's threads; then runs `done`, if any.
+  void Reap(std::shared_ptr<Attachment> attachment, std::shared_ptr<CacheSlot> slot,
+            std::function<void(absl::Status)> done);
+  void FinishReap(const std::shared_ptr<Attachment>& attachment,
+                  const std::shared_ptr<CacheSlot>& slot);
+  // Frees an ended cache that nobody holds memory of any more.
+  void EndCacheIfDone(const std::shared_ptr<CacheSlot>& slot);
+  // Waits, a second at most, until something that is being reaped has come back. False: nothing
+  // is, or not in time.
+  bool WaitForReaped(absl::Time deadline);
+
+  // node_attach.cc
+  absl::StatusOr<DeviceInfo> ResolveDevice(absl::string_view device_uuid) const;
+  absl::StatusOr<Place> TakePlace(absl::string_view session_id, absl::string_view cache,
+                                  const CacheLayout& layout, const std::string& device_uuid,
+                                  absl::Time deadline);
+  absl::StatusOr<std::shared_ptr<CacheSlot>> JoinOrMakeSlot(absl::string_view cache,
+                                                            const CacheLayout& layout,
+                                                            bool* creator) KVTIER_REQUIRES(mutex_);
+  absl::Status MakeCache(CacheSlot* slot, absl::Time deadline);
+  absl::StatusOr<std::shared_ptr<Attachment>> MakeAttachment(absl::string_view session_id,
+                                                             const std::shared_ptr<CacheSlot>& slot,
+                                                             const DeviceInfo& device,
+                                                             absl::Time deadline);
+  absl::StatusOr<AttachResult> Attach(absl::string_view session_id, const Place& place,
+                                      const DeviceInfo& device, absl::Time deadline);
+  void GiveUpPlace(absl::string_view session_id, const std::shared_ptr<CacheSlot>& slot,
+                   std::shared_ptr<Attachment> attachment, absl::Time deadline);
+  std::atomic<int64_t>* DeviceBytes(const std::string& device_uuid);
+
+  const NodeOptions options_;
+  const Clock* const clock_;
+  DeviceBackend* const backend_;
+  HostPool* const pool_;
+  const std::string boot_id_;
+  const absl::Time start_time_;
+  std::atomic<bool> draining_{false};
+  TokenTable tokens_;
+
+  mutable Mutex mutex_;  // rank: node
+  CondVar changed_;      // places, caches that end
+  absl::btree_map<std::string, Session> sessions_ KVTIER_GUARDED_BY(mutex_);  // by id
+  absl::btree_map<std::string, std::shared_ptr<CacheSlot>> caches_ KVTIER_GUARDED_BY(mutex_);
+  // Ended, but memory of theirs is still held.
+  std::vector<std::shared_ptr<CacheSlot>> ending_ KVTIER_GUARDED_BY(mutex_);
+  Counts ended_total_ KVTIER_GUARDED_BY(mutex_);  // of caches that are gone
+  int64_t last_session_number_ KVTIER_GUARDED_BY(mutex_) = 0;
+  int reaping_ KVTIER_GUARDED_BY(mutex_) = 0;
+  int64_t reaped_ KVTIER_GUARDED_BY(mutex_) = 0;
+  std::map<std::string, std::unique_ptr<std::atomic<int64_t>>> device_bytes_
+      KVTIER_GUARDED_BY(mutex_);
+
+  Reaper reaper_;  // last: its threads use all of the above
+};
+
+}  // namespace kvtier
