@@ -44,6 +44,10 @@ struct Counts {
   int64_t values[kCounterCount] = {};
   int64_t& operator[](Counter c) { return values[static_cast<int32_t>(c)]; }
   int64_t operator[](Counter c) const { return values[static_cast<int32_t>(c)]; }
+  Counts& operator+=(const Counts& other) {
+    for (int32_t c = 0; c < kCounterCount; ++c) values[c] += other.values[c];
+    return *this;
+  }
 };
 
 }  // namespace kvtier

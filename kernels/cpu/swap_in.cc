@@ -25,7 +25,7 @@ void MaskOtherRows(const SwapInParams& params, int32_t real_rows, const RowGroup
 void CollectCounts(Executor& executor, Counts* counts) {
   for (int32_t worker = 0; worker < executor.thread_count(); ++worker) {
     Counts& part = executor.workspace(worker).counts;
-    for (int32_t c = 0; c < kCounterCount; ++c) counts->values[c] += part.values[c];
+    *counts += part;
     part = Counts{};
   }
 }

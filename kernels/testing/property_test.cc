@@ -105,7 +105,7 @@ TEST(PropertyTest, EveryCounterMoves) {
     GroupFixture group(grid.options);
     RandomSteps steps(/*seed=*/3, &group);
     for (int32_t i = 0; i < 300; ++i) Play(steps.Next(), reference, &group);
-    for (int32_t c = 0; c < kCounterCount; ++c) total.values[c] += group.counts().values[c];
+    total += group.counts();
   }
   for (int32_t c = 0; c < kCounterCount; ++c) {
     if (static_cast<Counter>(c) == Counter::kStateRepairs) continue;  // needs corruption

@@ -28,7 +28,7 @@ inline constexpr int32_t kStepRowsMax = 65536;
 // of JSON; step buffers carry the rest.
 inline constexpr int32_t kInlineRowsMax = 1024;
 inline constexpr int32_t kInlineBackupRowsMax = 4096;
-// 1,024 rows x 2,048 positions of 5 varint bytes = 10 MiB; see proto/support/wire_limits.h.
+// 1,024 rows x 2,048 positions of 5 varint bytes = 10 MiB.
 inline constexpr int32_t kMessageBytesMax = 32 << 20;
 // A node has at most 8-16 GPUs with a few processes each; 256 leaves room for tools.
 inline constexpr int32_t kSessionsMax = 256;

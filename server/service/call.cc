@@ -14,6 +14,10 @@
 namespace kvtier {
 namespace {
 
+absl::Status CallDeadlinePassed(absl::string_view what) {
+  return MakeError(absl::StatusCode::kDeadlineExceeded, "DEADLINE", what);
+}
+
 // A ticket that somebody waits for; whichever of the alarm and the ticket comes first answers.
 struct TicketWait {
   std::function<void(absl::StatusOr<int64_t>)> done;
@@ -32,10 +36,6 @@ absl::Time DeadlineOf(const grpc::CallbackServerContext& context) {
   const auto deadline = context.deadline();
   if (deadline == std::chrono::system_clock::time_point::max()) return latest;
   return std::min(latest, absl::FromChrono(deadline));
-}
-
-absl::Status CallDeadlinePassed(absl::string_view what) {
-  return MakeError(absl::StatusCode::kDeadlineExceeded, "DEADLINE", what);
 }
 
 grpc::ServerUnaryReactor* Answer(grpc::CallbackServerContext* context,

@@ -18,9 +18,6 @@ namespace kvtier {
 // When the call must be answered: the client's deadline, at most kCallDurationMax from now.
 absl::Time DeadlineOf(const grpc::CallbackServerContext& context);
 
-// DEADLINE_EXCEEDED / DEADLINE.
-absl::Status CallDeadlinePassed(absl::string_view what);
-
 // Finishes a call whose answer is known.
 grpc::ServerUnaryReactor* Answer(grpc::CallbackServerContext* context, const absl::Status& status);
 

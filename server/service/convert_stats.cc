@@ -62,7 +62,7 @@ v1::Counters GroupsToProto(const std::vector<Counts>& groups, Repeated* repeated
     v1::GroupStats* proto = repeated->Add();
     proto->set_group_index(static_cast<int32_t>(g));
     *proto->mutable_counters() = CountersToProto(groups[g]);
-    for (int32_t c = 0; c < kCounterCount; ++c) total.values[c] += groups[g].values[c];
+    total += groups[g];
   }
   return CountersToProto(total);
 }

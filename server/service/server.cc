@@ -70,11 +70,9 @@ class Server::Impl {
     return absl::OkStatus();
   }
 
-  bool Shutdown(absl::Duration grace) {
+  void Shutdown(absl::Duration grace) {
     StopHealth();
     if (server_ != nullptr) {
-      // Cancels what still runs at the end of the grace. Handlers that ignore it hold it up: the
-      // caller bounds the wait.
       server_->Shutdown(absl::ToChronoTime(absl::Now() + grace));
       server_->Wait();
       server_.reset();
@@ -85,7 +83,6 @@ class Server::Impl {
       (void)unlink((options_.socket_path + ".lock").c_str());
       lock_.Reset();
     }
-    return true;
   }
 
  private:
@@ -95,7 +92,8 @@ class Server::Impl {
     KvTierServiceOptions kv_tier{.version = options_.version,
                                  .fd_socket_path = FdSocketPath(),
                                  .devices = backend_->Devices()};
-    AdminServiceOptions admin{.version = options_.version, .listen_addresses = Addresses()};
+    const std::vector<std::string> addresses = Addresses();
+    AdminServiceOptions admin{.version = options_.version, .listen_addresses = addresses};
     kv_tier_ = std::make_unique<KvTierService>(std::move(kv_tier), node_, &executor_);
     admin_ = std::make_unique<AdminService>(std::move(admin), node_, pool_, backend_);
 
@@ -109,9 +107,8 @@ class Server::Impl {
     builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, kKeepaliveMs / 2);
     builder.RegisterService(kv_tier_.get());
     builder.RegisterService(admin_.get());
-    std::vector<int> ports(Addresses().size(), 0);
-    for (size_t i = 0; i < ports.size(); ++i) {
-      builder.AddListeningPort(Addresses()[i], grpc::InsecureServerCredentials(), &ports[i]);
+    for (const std::string& address : addresses) {
+      builder.AddListeningPort(address, grpc::InsecureServerCredentials());
     }
     {
       // Never wider than configured, not even for the moment before the chmod.
@@ -193,6 +190,6 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Start(const ServerOptions& optio
   return std::unique_ptr<Server>(new Server(std::move(impl)));
 }
 
-bool Server::Shutdown(absl::Duration grace) { return impl_->Shutdown(grace); }
+void Server::Shutdown(absl::Duration grace) { impl_->Shutdown(grace); }
 
 }  // namespace kvtier

@@ -47,8 +47,9 @@ class Server {
   Server& operator=(const Server&) = delete;
 
   // Readiness off at once; then no new calls; calls that run have `grace` to end and are cancelled
-  // then. Returns false if some handler did not end within a second more.
-  bool Shutdown(absl::Duration grace);
+  // then. Returns when the last handler has ended: one that ignores it holds this up, so the
+  // caller bounds the wait.
+  void Shutdown(absl::Duration grace);
 
  private:
   class Impl;

@@ -17,10 +17,6 @@ namespace {
 // Quarantined blocks come back within a step or so; nobody waits longer for them.
 constexpr absl::Duration kQuarantineWaitMax = absl::Seconds(1);
 
-void Add(const Counts& counts, Counts* sum) {
-  for (int32_t i = 0; i < kCounterCount; ++i) sum->values[i] += counts.values[i];
-}
-
 }  // namespace
 
 Cache::Cache(absl::string_view name, const CacheLayout& layout, const Clock* clock)
@@ -174,7 +170,7 @@ void Cache::Leave(const Attachment* attachment) {
   leaving = std::move(*found);
   attachments_.erase(found);
   for (size_t g = 0; g < ended_counts_.size(); ++g) {
-    Add(leaving->tier().ReadCounts(static_cast<int>(g)), &ended_counts_[g]);
+    ended_counts_[g] += leaving->tier().ReadCounts(static_cast<int>(g));
   }
 }
 
@@ -192,7 +188,7 @@ std::vector<Counts> Cache::GroupCountsLocked() const {
   std::vector<Counts> groups = ended_counts_;
   for (const std::shared_ptr<Attachment>& attachment : attachments_) {
     for (size_t g = 0; g < groups.size(); ++g) {
-      Add(attachment->tier().ReadCounts(static_cast<int>(g)), &groups[g]);
+      groups[g] += attachment->tier().ReadCounts(static_cast<int>(g));
     }
   }
   return groups;
@@ -214,7 +210,7 @@ void Cache::FillSnapshot(CacheSnapshot* snapshot) const {
     session.device_bytes = attachment->device_bytes();
     for (size_t g = 0; g < ended_counts_.size(); ++g) {
       session.groups.push_back(attachment->tier().ReadCounts(static_cast<int>(g)));
-      Add(session.groups.back(), &snapshot->groups[g]);
+      snapshot->groups[g] += session.groups.back();
     }
     // One that is leaving counts until it has left, but is nobody's any more.
     if (!attachment->requests().closed()) snapshot->sessions.push_back(std::move(session));

@@ -26,6 +26,7 @@
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 #include "server/core/clock.h"
+#include "server/core/limits.h"
 #include "server/core/shared_memory.h"
 #include "server/device/backend.h"
 #include "server/host_pool/host_pool.h"
@@ -35,9 +36,9 @@ namespace kvtier {
 
 struct NodeOptions {
   std::string version;
-  int32_t sessions_max = 256;
-  int32_t caches_max = 64;
-  int32_t operations_in_flight_max = 1024;  // per session and cache
+  int32_t sessions_max = kSessionsMax;
+  int32_t caches_max = kCachesMax;
+  int32_t operations_in_flight_max = kOperationsInFlightMax;  // per session and cache
 };
 
 class Node {

@@ -25,7 +25,7 @@ absl::StatusOr<NodeSnapshot> Node::Impl::Snapshot(absl::string_view cache) const
   }
   const auto add = [&snapshot](const std::vector<Counts>& groups) {
     for (const Counts& counts : groups) {
-      for (int32_t i = 0; i < kCounterCount; ++i) snapshot.total.values[i] += counts.values[i];
+      snapshot.total += counts;
     }
   };
   for (const std::shared_ptr<Cache>& each : ending) add(each->GroupCounts());

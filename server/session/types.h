@@ -127,10 +127,6 @@ using OperationDone = std::function<void(OperationOutcome)>;
 
 // ---- What operators see.
 
-struct GroupCounters {
-  Counts counts;
-};
-
 struct SessionCacheSnapshot {
   std::string session_id;
   std::string client_name;
