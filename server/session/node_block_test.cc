@@ -128,7 +128,9 @@ TEST_F(NodeBlockTest, K11_InvalidateBlocksReachesEverySession) {
 }
 
 TEST_F(NodeBlockTest, K12_ARegionIsEmptyForItsNextRequest) {
-  Worker worker = OpenAndAttach(SmallLayout{.top_k = 3, .hot_size = 4}.Make());
+  // One region: the next request gets it when the device stream has passed the release.
+  Worker worker =
+      OpenAndAttach(SmallLayout{.top_k = 3, .hot_size = 4, .max_requests = 1}.Make());
   const int32_t a = Admit(worker, "A");
   Assign(worker, "A", 1);
   for (const int32_t slot : {10, 11, 12}) ASSERT_TRUE(BackupPattern(worker, "A", a, slot).ok());

@@ -54,6 +54,7 @@ TEST_F(NodeSessionTest, D01_ADeadWorkerLeavesNothing) {
   Worker two = OpenAndAttach(layout);
   Admit(two, "r");
   Assign(two, "r", 2);
+  EXPECT_TRUE(SwapInSlots(two, "r", {1}, -1).status.ok());  // takes its scratch memory
   const int64_t device_bytes = node().DeviceBytesUsed(kCpuDeviceUuid);
   for (int cycle = 0; cycle < 20; ++cycle) {
     Worker one = OpenAndAttach(layout);
@@ -238,7 +239,7 @@ TEST_F(NodeSessionTest, D24_FreeingThatHangsHoldsNobodyUp) {
   EXPECT_TRUE(SwapInSlots(two, "r", {1}, -1).status.ok());
   EXPECT_EQ(Assign(two, "r", 4).block_ids.size(), 4u);
   Worker three = OpenAndAttach(layout);
-  Worker fresh = Attach(three.session, "another cache", SmallLayout{.block_count = 4}.Make());
+  Worker fresh = Attach(three.session, "another-cache", SmallLayout{.block_count = 4}.Make());
   EXPECT_TRUE(node().ReleaseRequest(two.session, "kv", "r", Soon()).ok());
   WaitForQuarantine();
   EXPECT_FALSE(node().CloseAllSessions("", absl::Now()).ok()) << "says that memory is out";
