@@ -20,9 +20,8 @@ absl::StatusOr<v1::AttachCacheResponse> CallAttach(const Connection& connection,
                                                    absl::Duration wait_for_pool) {
   const absl::Time pool_deadline = absl::Now() + wait_for_pool;
   for (;;) {
-    absl::StatusOr<v1::AttachCacheResponse> answer =
-        connection.Call("AttachCache", &v1::KvTier::Stub::AttachCache, request,
-                        connection.options().call_timeout);
+    absl::StatusOr<v1::AttachCacheResponse> answer = connection.Call(
+        "AttachCache", &v1::KvTier::Stub::AttachCache, request, connection.options().call_timeout);
     const absl::Duration left = pool_deadline - absl::Now();
     if (ErrorReasonOf(answer.status()) != "POOL_PINNING" || left <= absl::ZeroDuration()) {
       return answer;
@@ -70,10 +69,9 @@ absl::StatusOr<Cache> Cache::Attach(const Session& session, const AttachOptions&
   }
   absl::StatusOr<CacheShape> shape = CacheShapeOf(answer->layout());
   if (!shape.ok()) return shape.status();
-  absl::StatusOr<CacheMemory> memory =
-      CacheMemory::Map(*answer, *shape, [&connection](const std::string& token) {
-        return connection->RedeemToken(token);
-      });
+  absl::StatusOr<CacheMemory> memory = CacheMemory::Map(
+      *answer, *shape,
+      [&connection](const std::string& token) { return connection->RedeemToken(token); });
   if (!memory.ok()) return memory.status();
   std::move(detach).Cancel();
   std::move(disclaim).Cancel();
@@ -112,8 +110,8 @@ absl::StatusOr<Request> Cache::Admit(absl::string_view request_id, int32_t reser
   v1::AdmitRequestRequest message;
   message.set_request_id(std::string(request_id));
   message.set_reserve_blocks(reserve_blocks);
-  absl::StatusOr<v1::AdmitRequestResponse> answer = state_->Call(
-      "AdmitRequest", &v1::KvTier::Stub::AdmitRequest, std::move(message));
+  absl::StatusOr<v1::AdmitRequestResponse> answer =
+      state_->Call("AdmitRequest", &v1::KvTier::Stub::AdmitRequest, std::move(message));
   if (!answer.ok()) return answer.status();
   // The region becomes an index into the block table.
   if (answer->region() < 0 || answer->region() >= state_->shape().max_requests) {
@@ -126,16 +124,15 @@ absl::StatusOr<Request> Cache::Admit(absl::string_view request_id, int32_t reser
 absl::StatusOr<int64_t> Cache::InvalidateBlocks(std::span<const int32_t> blocks) {
   v1::InvalidateBlocksRequest message;
   message.mutable_block_ids()->Add(blocks.begin(), blocks.end());
-  absl::StatusOr<v1::InvalidateBlocksResponse> answer = state_->Call(
-      "InvalidateBlocks", &v1::KvTier::Stub::InvalidateBlocks, std::move(message));
+  absl::StatusOr<v1::InvalidateBlocksResponse> answer =
+      state_->Call("InvalidateBlocks", &v1::KvTier::Stub::InvalidateBlocks, std::move(message));
   if (!answer.ok()) return answer.status();
   return answer->invalidated_copies();
 }
 
 absl::StatusOr<Ticket> Cache::SwapInRpc(int32_t group, int32_t num_rows,
                                         const SwapInOptions& options, bool wait) {
-  absl::StatusOr<v1::SwapInRequest> message =
-      state_->SwapInMessage(group, num_rows, options, wait);
+  absl::StatusOr<v1::SwapInRequest> message = state_->SwapInMessage(group, num_rows, options, wait);
   if (!message.ok()) return message.status();
   absl::StatusOr<v1::SwapInResponse> answer =
       state_->Call("SwapIn", &v1::KvTier::Stub::SwapIn, *std::move(message));
@@ -164,8 +161,8 @@ absl::StatusOr<Ticket> Cache::BackupRpc(int32_t num_rows, bool wait) {
 }
 
 absl::StatusOr<int64_t> Cache::WaitTicket(int64_t ticket) {
-  absl::StatusOr<v1::WaitTicketResponse> answer = state_->Call(
-      "WaitTicket", &v1::KvTier::Stub::WaitTicket, state_->WaitTicketMessage(ticket));
+  absl::StatusOr<v1::WaitTicketResponse> answer =
+      state_->Call("WaitTicket", &v1::KvTier::Stub::WaitTicket, state_->WaitTicketMessage(ticket));
   if (!answer.ok()) return answer.status();
   return answer->completed_ticket();
 }

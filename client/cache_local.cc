@@ -33,12 +33,12 @@ absl::Status CheckTensor(const TensorLayer& tensor, const RowLayout& row, int32_
                          absl::StrCat("of rows of ", RowBytes(layout), " bytes"),
                          absl::StrCat("of the cache's format and ", RowBytes(row), " bytes"));
   }
-  const bool fits = layout.format == RowFormat::kContiguous
-                        ? layout.row_stride >= layout.value_bytes
-                        : layout.page_rows > 0 && layout.page_bytes / layout.page_rows >=
-                                                      RowBytes(layout);
-  const int64_t unit = layout.format == RowFormat::kContiguous ? layout.row_stride
-                                                               : layout.page_bytes;
+  const bool fits =
+      layout.format == RowFormat::kContiguous
+          ? layout.row_stride >= layout.value_bytes
+          : layout.page_rows > 0 && layout.page_bytes / layout.page_rows >= RowBytes(layout);
+  const int64_t unit =
+      layout.format == RowFormat::kContiguous ? layout.row_stride : layout.page_bytes;
   if (fits && unit <= INT64_MAX / (int64_t{row_count} + 1)) return absl::OkStatus();
   return ArgumentError(absl::StrCat(field, ".layout"), "with overlapping or endless rows",
                        "of rows side by side");
@@ -47,12 +47,12 @@ absl::Status CheckTensor(const TensorLayer& tensor, const RowLayout& row, int32_
 absl::Status CheckSlots(std::span<const int32_t> slots, int32_t slot_count, int32_t low) {
   for (size_t i = 0; i < slots.size(); ++i) {
     if (slots[i] >= low && slots[i] < slot_count) continue;
-    return MakeError(absl::StatusCode::kOutOfRange, "SLOT_OUT_OF_RANGE",
-                     absl::StrCat("slot ", slots[i], " of row ", i, " is outside ", low, "..",
-                                  slot_count - 1),
-                     {{"slot", absl::StrCat(slots[i])},
-                      {"limit", absl::StrCat(slot_count)},
-                      {"row", absl::StrCat(i)}});
+    return MakeError(
+        absl::StatusCode::kOutOfRange, "SLOT_OUT_OF_RANGE",
+        absl::StrCat("slot ", slots[i], " of row ", i, " is outside ", low, "..", slot_count - 1),
+        {{"slot", absl::StrCat(slots[i])},
+         {"limit", absl::StrCat(slot_count)},
+         {"row", absl::StrCat(i)}});
   }
   return absl::OkStatus();
 }
@@ -85,9 +85,8 @@ absl::Status Cache::SwapIn(int32_t group, int32_t num_rows, const SwapInOptions&
       .layer_count = layers.layer_count,
       .stats = kernel.stats,
   };
-  return state_->RunKernel(/*writes_host=*/false, [&params](cpu::Executor& executor) {
-    cpu::SwapIn(params, executor);
-  });
+  return state_->RunKernel(/*writes_host=*/false,
+                           [&params](cpu::Executor& executor) { cpu::SwapIn(params, executor); });
 }
 
 absl::Status Cache::ReplayPlan(int32_t group, int32_t num_rows,
@@ -134,8 +133,7 @@ absl::Status Cache::BackupNewest(int32_t num_rows) {
 
 absl::Status Cache::BackupTensor(int32_t group, std::span<const TensorLayer> layers,
                                  int32_t source_row_count, std::span<const int32_t> source_rows,
-                                 std::span<const int32_t> slots,
-                                 std::span<const int32_t> regions) {
+                                 std::span<const int32_t> slots, std::span<const int32_t> regions) {
   if (absl::Status status = state_->CheckGroup(group); !status.ok()) return status;
   const GroupKernelArrays& kernel = state_->memory().kernel_arrays(group);
   const GroupShape& shape = view().groups[group].shape;
@@ -145,10 +143,10 @@ absl::Status Cache::BackupTensor(int32_t group, std::span<const TensorLayer> lay
   }
   if (source_rows.size() != slots.size() || slots.size() > INT32_MAX ||
       (!regions.empty() && regions.size() != slots.size())) {
-    return ArgumentError("source_rows, slots, regions",
-                         absl::StrCat(source_rows.size(), ", ", slots.size(), " and ",
-                                      regions.size(), " entries"),
-                         "the same number (regions: or none)");
+    return ArgumentError(
+        "source_rows, slots, regions",
+        absl::StrCat(source_rows.size(), ", ", slots.size(), " and ", regions.size(), " entries"),
+        "the same number (regions: or none)");
   }
   if (source_row_count < 0) {
     return ArgumentError("source_row_count", absl::StrCat(source_row_count), "at least 0");
@@ -177,9 +175,8 @@ absl::Status Cache::BackupTensor(int32_t group, std::span<const TensorLayer> lay
       .layer_count = static_cast<int32_t>(kernel.layers.size()),
       .stats = kernel.stats,
   };
-  return state_->RunKernel(/*writes_host=*/true, [&params](cpu::Executor& executor) {
-    cpu::Backup(params, executor);
-  });
+  return state_->RunKernel(/*writes_host=*/true,
+                           [&params](cpu::Executor& executor) { cpu::Backup(params, executor); });
 }
 
 absl::Status Cache::MarkBacked(int32_t group, std::span<const int32_t> slots) {

@@ -31,8 +31,8 @@ class Checker {
   }
   void MultipleOf(const std::string& field, int64_t value, int64_t factor) {
     if (!status_.ok() || value % factor == 0) return;
-    status_ = MalformedAnswer(
-        absl::StrCat("layout.", field, " is ", value, ", no multiple of ", factor));
+    status_ =
+        MalformedAnswer(absl::StrCat("layout.", field, " is ", value, ", no multiple of ", factor));
   }
   bool ok() const { return status_.ok(); }
   const absl::Status& status() const { return status_; }
@@ -145,8 +145,7 @@ absl::StatusOr<CacheShape> CacheShapeOf(const v1::CacheLayout& layout) {
                 kInt32Max);
   check.InRange("max_requests", layout.max_requests(), 1, kRequestsMax);
   check.InRange("rows_per_request", layout.rows_per_request(), 1, kRowsPerRequestMax);
-  check.InRange("max_blocks_per_request", layout.max_blocks_per_request(), 1,
-                layout.block_count());
+  check.InRange("max_blocks_per_request", layout.max_blocks_per_request(), 1, layout.block_count());
   check.InRange("step_rows", layout.step_rows(), 1, kStepRowsMax);
   int64_t layers = 0;
   for (const v1::LayerGroupLayout& group : layout.groups()) layers += group.layers_size();

@@ -28,8 +28,8 @@ class CacheTest : public ::testing::Test {
   CacheTest() { Open(absl::Seconds(30)); }
 
   void Open(absl::Duration call_timeout) {
-    absl::StatusOr<Session> session = Session::Open(
-        {.socket_path = daemon_.socket_path(), .call_timeout = call_timeout});
+    absl::StatusOr<Session> session =
+        Session::Open({.socket_path = daemon_.socket_path(), .call_timeout = call_timeout});
     EXPECT_TRUE(session.ok()) << session.status();
     session_.emplace(*std::move(session));
   }
@@ -84,13 +84,13 @@ TEST_F(CacheTest, ATokenThatIsNotKnownIsAnError) {
 TEST_F(CacheTest, WaitsWhileThePoolIsPinned) {
   ::google::rpc::ErrorInfo info;
   info.set_reason("POOL_PINNING");
+  info.set_domain("kvtier.v1");
   ::google::rpc::RetryInfo retry;
   retry.mutable_retry_delay()->set_nanos(1000000);
   ::google::rpc::Status details;
   details.add_details()->PackFrom(info);
   details.add_details()->PackFrom(retry);
-  const grpc::Status pinning(grpc::StatusCode::UNAVAILABLE, "pinning",
-                             details.SerializeAsString());
+  const grpc::Status pinning(grpc::StatusCode::UNAVAILABLE, "pinning", details.SerializeAsString());
   daemon_.FailCalls(pinning, 1);
   EXPECT_EQ(ErrorReasonOf(Attach().status()), "POOL_PINNING");
   daemon_.FailCalls(pinning, 3);

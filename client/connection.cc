@@ -6,6 +6,7 @@
 #include "client/error.h"
 #include "client/socket_path.h"
 #include "client/wire.h"
+#include "proto/support/wire_limits.h"
 
 namespace kvtier::client {
 namespace {
@@ -17,7 +18,7 @@ constexpr int kReconnectMillisecondsMax = 1000;
 
 std::shared_ptr<grpc::Channel> MakeChannel(const std::string& socket_path) {
   grpc::ChannelArguments arguments;
-  arguments.SetMaxReceiveMessageSize(kMessageBytesMax);
+  arguments.SetMaxReceiveMessageSize(wire::kAnswerBytesMax);
   arguments.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, kReconnectMillisecondsMin);
   arguments.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, kReconnectMillisecondsMin);
   arguments.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, kReconnectMillisecondsMax);
@@ -35,8 +36,7 @@ absl::StatusOr<std::shared_ptr<Connection>> Connection::Open(SessionOptions opti
   if (!path.ok()) return path.status();
   options.socket_path = *path;
   if (!options.fd_socket_path.empty()) {
-    absl::StatusOr<std::string> fd_path =
-        CheckSocketPath("fd_socket_path", options.fd_socket_path);
+    absl::StatusOr<std::string> fd_path = CheckSocketPath("fd_socket_path", options.fd_socket_path);
     if (!fd_path.ok()) return fd_path.status();
     options.fd_socket_path = *fd_path;
   }
@@ -77,8 +77,9 @@ absl::Status Connection::WaitUntilOpened() {
   bool answered = false;
   {
     MutexLock lock(&mutex_);
-    answered = changed_.WaitFor(&mutex_, options_.call_timeout,
-                                [this]() KVTIER_CLIENT_REQUIRES(mutex_) { return opened_or_ended_; });
+    answered =
+        changed_.WaitFor(&mutex_, options_.call_timeout,
+                         [this]() KVTIER_CLIENT_REQUIRES(mutex_) { return opened_or_ended_; });
     if (answered && !ended_) return absl::OkStatus();
   }
   Close();
@@ -97,14 +98,15 @@ absl::Status Connection::OpeningError(const grpc::Status& status) const {
   }
   if (status.error_code() == grpc::StatusCode::UNIMPLEMENTED) {
     return absl::UnimplementedError(absl::StrCat(
-        "the server at ", options_.socket_path, " has no kvtier.v1.KvTier (", status.error_message(),
+        "the server at ", options_.socket_path, " has no kvtier.v1.KvTier (",
+        status.error_message(),
         "): it is no kvtierd, or one of another API version; this library speaks version ",
         kApiVersion));
   }
   const absl::Status error = CallError("OpenSession", status, options_.call_timeout);
   if (!ErrorReasonOf(error).empty()) return error;
-  return absl::Status(error.code(),
-                      absl::StrCat(DiagnoseSocket(options_.socket_path), " (", error.message(), ")"));
+  return absl::Status(
+      error.code(), absl::StrCat(DiagnoseSocket(options_.socket_path), " (", error.message(), ")"));
 }
 
 void Connection::ReadEvents() {
@@ -154,8 +156,8 @@ void Connection::HandleEnd(const grpc::Status& status) {
     if (state_ != SessionState::kRevoked) {
       lost = opened_or_ended_ && !closing_;
       state_ = lost ? SessionState::kLost : SessionState::kClosed;
-      message_ = status.ok() ? "the daemon ended the session without a word"
-                             : status.error_message();
+      message_ =
+          status.ok() ? "the daemon ended the session without a word" : status.error_message();
       message = message_;
     }
     opened_or_ended_ = true;
@@ -170,6 +172,7 @@ void Connection::Tell(SessionState state, const std::string& message) const {
 }
 
 SessionState Connection::state() const {
+  if (InForkedChild()) return SessionState::kClosed;
   MutexLock lock(&mutex_);
   return closing_ ? SessionState::kClosed : state_;
 }
@@ -240,9 +243,9 @@ void Connection::DisclaimCache(const std::string& cache) {
 }
 
 absl::StatusOr<int> Connection::RedeemToken(const std::string& token) const {
-  return RedeemAt(FdSocketCandidates(options_.fd_socket_path, opened_.fd_socket_path(),
-                                     options_.socket_path),
-                  token, options_.call_timeout);
+  return RedeemAt(
+      FdSocketCandidates(options_.fd_socket_path, opened_.fd_socket_path(), options_.socket_path),
+      token, options_.call_timeout);
 }
 
 }  // namespace kvtier::client

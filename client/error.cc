@@ -1,10 +1,12 @@
 #include "client/error.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "absl/strings/cord.h"
 #include "absl/strings/str_cat.h"
 #include "proto/google/rpc/error_details.pb.h"
+#include "proto/support/status.h"
 
 namespace kvtier::client {
 namespace {
@@ -14,7 +16,6 @@ using ::google::rpc::RetryInfo;
 
 constexpr char kErrorInfoUrl[] = "type.googleapis.com/google.rpc.ErrorInfo";
 constexpr char kRetryInfoUrl[] = "type.googleapis.com/google.rpc.RetryInfo";
-constexpr char kDomain[] = "kvtier.v1";
 
 // The message that `status` carries under `url`; an empty one if there is none.
 template <typename Message>
@@ -44,14 +45,23 @@ std::optional<absl::Duration> RetryDelayOf(const absl::Status& status) {
 }
 
 absl::Status MakeError(absl::StatusCode code, absl::string_view reason, absl::string_view message,
-                       const ErrorMetadata& metadata) {
+                       const ErrorMetadata& metadata, std::optional<absl::Duration> retry_delay) {
   absl::Status status(code, message);
   if (reason.empty()) return status;
   ErrorInfo info;
   info.set_reason(std::string(reason));
-  info.set_domain(kDomain);
+  info.set_domain(kErrorDomain);
   info.mutable_metadata()->insert(metadata.begin(), metadata.end());
   status.SetPayload(kErrorInfoUrl, absl::Cord(info.SerializeAsString()));
+  if (retry_delay.has_value()) {
+    RetryInfo retry;
+    const absl::Duration delay = std::clamp(*retry_delay, absl::ZeroDuration(), absl::Hours(24));
+    const int64_t seconds = absl::ToInt64Seconds(delay);
+    retry.mutable_retry_delay()->set_seconds(seconds);
+    retry.mutable_retry_delay()->set_nanos(
+        static_cast<int32_t>(absl::ToInt64Nanoseconds(delay - absl::Seconds(seconds))));
+    status.SetPayload(kRetryInfoUrl, absl::Cord(retry.SerializeAsString()));
+  }
   return status;
 }
 

@@ -32,8 +32,10 @@ std::optional<absl::Duration> RetryDelayOf(const absl::Status& status);
 
 // ---- For the library itself.
 
+// Without a reason, the metadata and the delay are left out.
 absl::Status MakeError(absl::StatusCode code, absl::string_view reason, absl::string_view message,
-                       const ErrorMetadata& metadata = {});
+                       const ErrorMetadata& metadata = {},
+                       std::optional<absl::Duration> retry_delay = std::nullopt);
 
 // INVALID_ARGUMENT / FIELD_INVALID about an argument of a call of the library.
 absl::Status ArgumentError(absl::string_view field, absl::string_view value,

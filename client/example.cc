@@ -75,7 +75,7 @@ absl::Status Decode(const char* socket_path) {
   }
   const kvtier::Counts counts = cache->counts(0);
   std::fprintf(stdout, "hits %ld, misses %ld\n", counts[kvtier::Counter::kHits],
-              counts[kvtier::Counter::kMisses]);
+               counts[kvtier::Counter::kMisses]);
   return request->Release().status();
 }
 

@@ -54,8 +54,7 @@ class CondVar {
   // `condition` runs with `mutex` held, as it is held before and after the call.
   template <typename Condition>
   bool WaitFor(Mutex* mutex, absl::Duration timeout, const Condition& condition)
-      KVTIER_CLIENT_REQUIRES(mutex)
-          KVTIER_CLIENT_ATTRIBUTE_(no_thread_safety_analysis) {
+      KVTIER_CLIENT_REQUIRES(mutex) KVTIER_CLIENT_ATTRIBUTE_(no_thread_safety_analysis) {
     // An hour's grain is enough for "for ever", and the sum with "now" cannot overflow.
     const absl::Duration bounded = std::min(timeout, absl::Hours(24 * 365));
     std::unique_lock<std::mutex> lock(mutex->mutex_, std::adopt_lock);
@@ -65,9 +64,8 @@ class CondVar {
   }
 
   template <typename Condition>
-  void Wait(Mutex* mutex, const Condition& condition)
-      KVTIER_CLIENT_REQUIRES(mutex)
-          KVTIER_CLIENT_ATTRIBUTE_(no_thread_safety_analysis) {
+  void Wait(Mutex* mutex, const Condition& condition) KVTIER_CLIENT_REQUIRES(mutex)
+      KVTIER_CLIENT_ATTRIBUTE_(no_thread_safety_analysis) {
     std::unique_lock<std::mutex> lock(mutex->mutex_, std::adopt_lock);
     condition_.wait(lock, condition);
     lock.release();

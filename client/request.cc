@@ -42,14 +42,13 @@ absl::StatusOr<AssignedBlocks> Request::AssignBlocks(int32_t count, const Shared
   if (!answer.ok()) return answer.status();
   for (const int32_t block : answer->block_ids()) {
     if (block >= 0 && block < state_->shape().block_count) continue;
-    return MalformedAnswer(absl::StrCat("AssignBlocks gave block ", block, " of ",
-                                        state_->shape().block_count));
+    return MalformedAnswer(
+        absl::StrCat("AssignBlocks gave block ", block, " of ", state_->shape().block_count));
   }
-  return AssignedBlocks{
-      .block_ids = {answer->block_ids().begin(), answer->block_ids().end()},
-      .generations = {answer->generations().begin(), answer->generations().end()},
-      .table_index = answer->table_index(),
-      .invalidated_copies = answer->invalidated_copies()};
+  return AssignedBlocks{.block_ids = {answer->block_ids().begin(), answer->block_ids().end()},
+                        .generations = {answer->generations().begin(), answer->generations().end()},
+                        .table_index = answer->table_index(),
+                        .invalidated_copies = answer->invalidated_copies()};
 }
 
 absl::StatusOr<int32_t> Request::FreeBlocks(std::span<const int32_t> blocks) {

@@ -72,8 +72,8 @@ absl::StatusOr<MappedSegment> MappedSegment::Map(const v1::Segment& segment,
   if (absl::Status status = CheckDescriptor(segment, *fd); !status.ok()) return status;
 
   const int protection = PROT_READ | (segment.read_only() ? 0 : PROT_WRITE);
-  void* data = mmap(nullptr, static_cast<size_t>(segment.size_bytes()), protection, MAP_SHARED,
-                    *fd, segment.offset_bytes());
+  void* data = mmap(nullptr, static_cast<size_t>(segment.size_bytes()), protection, MAP_SHARED, *fd,
+                    segment.offset_bytes());
   if (data == MAP_FAILED) {
     return MakeError(
         absl::StatusCode::kResourceExhausted, "LIMIT_REACHED",
@@ -117,8 +117,8 @@ class Finder {
   template <typename T>
   std::span<T> Array(const std::string& name, const v1::Buffer& buffer, v1::SegmentKind kind,
                      int64_t count) {
-    uint8_t* const data = Bytes(name, buffer, kind, std::is_const_v<T>, count * int64_t{sizeof(T)},
-                                alignof(T));
+    uint8_t* const data =
+        Bytes(name, buffer, kind, std::is_const_v<T>, count * int64_t{sizeof(T)}, alignof(T));
     if (data == nullptr) return {};
     return {reinterpret_cast<T*>(data), static_cast<size_t>(count)};
   }
@@ -144,9 +144,8 @@ class Finder {
     }
     const MappedSegment& segment = found->second;
     if (segment.kind() != kind) {
-      return Refuse(name, absl::StrCat("is in a segment of kind ",
-                                       static_cast<int>(segment.kind()), " instead of ",
-                                       static_cast<int>(kind)));
+      return Refuse(name, absl::StrCat("is in a segment of kind ", static_cast<int>(segment.kind()),
+                                       " instead of ", static_cast<int>(kind)));
     }
     if (segment.read_only() && !read_only) return Refuse(name, "is in a read-only segment");
     if (buffer.offset_bytes() < 0 || buffer.offset_bytes() % alignment != 0 ||
@@ -156,10 +155,9 @@ class Finder {
     }
     if (buffer.size_bytes() < bytes ||
         buffer.size_bytes() > segment.size_bytes() - buffer.offset_bytes()) {
-      return Refuse(name,
-                    absl::StrCat("has ", buffer.size_bytes(), " bytes from byte ",
-                                 buffer.offset_bytes(), " of a segment of ", segment.size_bytes(),
-                                 "; the layout needs ", bytes));
+      return Refuse(name, absl::StrCat("has ", buffer.size_bytes(), " bytes from byte ",
+                                       buffer.offset_bytes(), " of a segment of ",
+                                       segment.size_bytes(), "; the layout needs ", bytes));
     }
     return segment.data() + buffer.offset_bytes();
   }
@@ -191,22 +189,21 @@ void FindGroup(const v1::GroupBuffers& buffers, const CacheShape& cache, int g, 
   const auto plan_slots = step("plan_slots", buffers.plan_slots(), positions);
   const auto plan_hot_rows = step("plan_hot_rows", buffers.plan_hot_rows(), positions);
   const auto plan_counts = step("plan_counts", buffers.plan_counts(), cache.step_rows);
-  const auto owner = find->Array<int32_t>(name("owner"), buffers.owner(),
-                                                   v1::SEGMENT_KIND_STATE, hot_slots);
-  const auto lru = find->Array<int16_t>(name("lru"), buffers.lru(),
-                                                 v1::SEGMENT_KIND_STATE, hot_slots);
-  const auto stats = find->Array<StatsBlock>(name("stats"), buffers.stats(),
-                                                      v1::SEGMENT_KIND_STATE, 1);
-  const auto backed = find->Array<int32_t>(
-      name("backed_generation"), buffers.backed_generation(),
-      v1::SEGMENT_KIND_BACKED_GENERATION, shape.slot_count);
+  const auto owner =
+      find->Array<int32_t>(name("owner"), buffers.owner(), v1::SEGMENT_KIND_STATE, hot_slots);
+  const auto lru =
+      find->Array<int16_t>(name("lru"), buffers.lru(), v1::SEGMENT_KIND_STATE, hot_slots);
+  const auto stats =
+      find->Array<StatsBlock>(name("stats"), buffers.stats(), v1::SEGMENT_KIND_STATE, 1);
+  const auto backed = find->Array<int32_t>(name("backed_generation"), buffers.backed_generation(),
+                                           v1::SEGMENT_KIND_BACKED_GENERATION, shape.slot_count);
   for (size_t l = 0; l < cache.groups[g].layers.size(); ++l) {
     const RowLayout& layout = cache.groups[g].layers[l];
     const v1::LayerBuffers& layer = buffers.layers(static_cast<int>(l));
     const std::string layer_name = absl::StrCat(name("layers["), l, "]");
     LayerRows rows;
-    rows.host = find->RowsOf(layer_name + ".host", layer.host(), v1::SEGMENT_KIND_HOST_POOL,
-                             layout, shape.slot_count);
+    rows.host = find->RowsOf(layer_name + ".host", layer.host(), v1::SEGMENT_KIND_HOST_POOL, layout,
+                             shape.slot_count);
     rows.hot = find->RowsOf(layer_name + ".hot", layer.hot(), v1::SEGMENT_KIND_HOT_BUFFER, layout,
                             shape.region_count * shape.region_stride);
     kernel->layers.push_back({rows.host.data(), rows.hot.data(), layout});

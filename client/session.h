@@ -60,8 +60,8 @@ struct SessionOptions {
   // Where descriptors are passed, if this process sees that socket under another path than the
   // daemon does (a container). Empty: as the daemon says, or of that name beside socket_path.
   std::string fd_socket_path;
-  // Hears of changes, in order, on a thread of the session. May make calls; must not destroy the
-  // session, nor wait for a thread that does.
+  // Hears of changes, in order, on a thread of the session, perhaps before Open() has returned.
+  // May make calls; must not destroy the session, nor wait for a thread that does.
   std::function<void(const SessionEvent&)> on_event;
 };
 

@@ -29,9 +29,9 @@ absl::StatusOr<StepResult> ResultOf(const v1::RunStepsResponse& answer) {
       return result;
     case v1::RunStepsResponse::kError: {
       const v1::StepError& error = answer.error();
-      result.status = MakeError(static_cast<absl::StatusCode>(error.code()), error.reason(),
-                                error.message(),
-                                {error.metadata().begin(), error.metadata().end()});
+      result.status =
+          MakeError(static_cast<absl::StatusCode>(error.code()), error.reason(), error.message(),
+                    {error.metadata().begin(), error.metadata().end()});
       if (!result.status.ok()) return result;
       break;
     }
@@ -144,9 +144,9 @@ class StepCall final : public grpc::ClientBidiReactor<v1::RunStepsRequest, v1::R
     if (last_sent_ == last_returned_ && !done_) {
       return absl::FailedPreconditionError("no step is in flight: Next() has nothing to wait for");
     }
-    const bool came = changed_.WaitFor(
-        &mutex_, timeout,
-        [this]() KVTIER_CLIENT_REQUIRES(mutex_) { return !answers_.empty() || done_; });
+    const bool came = changed_.WaitFor(&mutex_, timeout, [this]() KVTIER_CLIENT_REQUIRES(mutex_) {
+      return !answers_.empty() || done_;
+    });
     if (answers_.empty()) {
       if (came) return broken_ = BrokenStatus();
       return broken_ = state_->connection().CallError(
@@ -201,8 +201,8 @@ Steps::~Steps() {
   if (call_ != nullptr && call_->state().connection().InForkedChild()) (void)call_.release();
 }
 
-absl::StatusOr<int64_t> Steps::SwapIn(int32_t group, int32_t num_rows,
-                                      const SwapInOptions& options, bool wait) {
+absl::StatusOr<int64_t> Steps::SwapIn(int32_t group, int32_t num_rows, const SwapInOptions& options,
+                                      bool wait) {
   absl::StatusOr<v1::SwapInRequest> message =
       call_->state().SwapInMessage(group, num_rows, options, wait);
   if (!message.ok()) return message.status();

@@ -49,8 +49,8 @@ class Steps {
   // Each sends one verb and returns its step id: 1, 2, 3, ... Arguments and checks as the calls of
   // the same name in client/cache.h. Errors: FIELD_INVALID; FAILED_PRECONDITION with kInFlightMax
   // verbs in flight (call Next first); the call's own error once it is broken.
-  absl::StatusOr<int64_t> SwapIn(int32_t group, int32_t num_rows,
-                                 const SwapInOptions& options = {}, bool wait = false);
+  absl::StatusOr<int64_t> SwapIn(int32_t group, int32_t num_rows, const SwapInOptions& options = {},
+                                 bool wait = false);
   absl::StatusOr<int64_t> ReplayPlan(int32_t group, int32_t num_rows,
                                      const std::optional<LayerSpan>& layers = std::nullopt,
                                      bool wait = false);

@@ -10,13 +10,12 @@
 #include <algorithm>
 #include <utility>
 
-#include "absl/strings/cord.h"
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/time/clock.h"
 #include "client/error.h"
-#include "proto/google/rpc/error_details.pb.h"
+#include "proto/support/status.h"
 
 namespace kvtier::client {
 namespace {
@@ -60,8 +59,8 @@ bool WaitReadable(int fd, absl::Time deadline) {
   for (;;) {
     const absl::Duration left = deadline - absl::Now();
     pollfd poll_fd = {.fd = fd, .events = POLLIN};
-    const auto timeout = static_cast<int>(
-        std::clamp<int64_t>(absl::ToInt64Milliseconds(left), 0, INT32_MAX));
+    const auto timeout =
+        static_cast<int>(std::clamp<int64_t>(absl::ToInt64Milliseconds(left), 0, INT32_MAX));
     const int ready = poll(&poll_fd, 1, timeout);
     if (ready > 0) return true;
     if (left <= absl::ZeroDuration()) return false;
@@ -83,14 +82,27 @@ std::vector<int> DescriptorsOf(msghdr* header) {
   return fds;
 }
 
+// What the daemon says in place of a descriptor: a text, or a google.rpc.Code (int32, little
+// endian) and a text. No text begins like a code.
+absl::Status RefusalOf(absl::string_view answer) {
+  absl::StatusCode code = absl::StatusCode::kNotFound;
+  if (answer.size() >= 4 && answer[0] > 0 && answer[0] <= 16 &&
+      answer.substr(1, 3) == absl::string_view("\0\0\0", 3)) {
+    code = static_cast<absl::StatusCode>(answer[0]);
+    answer.remove_prefix(4);
+  }
+  if (answer.empty()) answer = "it is not known, was used before, or is another user's";
+  return MakeError(
+      code, code == absl::StatusCode::kNotFound ? "SESSION_UNKNOWN" : "",
+      absl::StrCat("the daemon gave no descriptor for a token: ", absl::CHexEscape(answer)));
+}
+
 absl::StatusOr<int> Receive(const Socket& socket) {
   char text[kAnswerBytesMax];
   alignas(cmsghdr) char control[CMSG_SPACE(kDescriptorsMax * sizeof(int))];
   iovec part = {.iov_base = text, .iov_len = sizeof(text)};
-  msghdr header = {.msg_iov = &part,
-                   .msg_iovlen = 1,
-                   .msg_control = control,
-                   .msg_controllen = sizeof(control)};
+  msghdr header = {
+      .msg_iov = &part, .msg_iovlen = 1, .msg_control = control, .msg_controllen = sizeof(control)};
   const ssize_t size = recvmsg(socket.fd(), &header, MSG_CMSG_CLOEXEC);
   if (size < 0) {
     return absl::UnavailableError(absl::StrCat("the descriptor socket broke: ", strerror(errno)));
@@ -98,23 +110,15 @@ absl::StatusOr<int> Receive(const Socket& socket) {
   const std::vector<int> fds = DescriptorsOf(&header);
   for (size_t i = 1; i < fds.size(); ++i) close(fds[i]);
   if (!fds.empty()) return fds.front();
-  return MakeError(absl::StatusCode::kNotFound, "SESSION_UNKNOWN",
-                   absl::StrCat("the daemon gave no descriptor for a token: ",
-                                size == 0 ? "it is not known, was used before, or is another user's"
-                                          : absl::CHexEscape(absl::string_view(text, size))));
+  return RefusalOf(absl::string_view(text, size));
 }
 
 }  // namespace
 
 absl::Status FromGrpcStatus(const grpc::Status& status) {
-  if (status.ok()) return absl::OkStatus();
-  absl::Status out(static_cast<absl::StatusCode>(status.error_code()), status.error_message());
-  ::google::rpc::Status details;
-  if (!details.ParseFromString(status.error_details())) return out;
-  for (const ::google::protobuf::Any& detail : details.details()) {
-    out.SetPayload(detail.type_url(), absl::Cord(detail.value()));
-  }
-  return out;
+  const DecodedStatus decoded = kvtier::FromGrpcStatus(status);
+  return MakeError(decoded.status.code(), decoded.details.reason, decoded.status.message(),
+                   decoded.details.metadata, decoded.details.retry_delay);
 }
 
 absl::StatusOr<int> RedeemAt(const std::vector<std::string>& paths, const std::string& token,

@@ -13,9 +13,6 @@
 
 namespace kvtier::client {
 
-// Largest answer of the daemon.
-inline constexpr int kMessageBytesMax = 32 << 20;
-
 // `status` with its google.rpc.ErrorInfo and RetryInfo as reason, metadata and retry delay
 // (client/error.h). Details that are not well formed are left out.
 absl::Status FromGrpcStatus(const grpc::Status& status);

@@ -50,7 +50,8 @@ struct RowTracking {
 
 // The compact plan of a step: what followers copy. For row r, entries
 // [r * top_k, r * top_k + counts[r]) are this step's misses in order of first
-// appearance. A slot of -1 means "zero the hot row"; a hot row of -1 means "skip".
+// appearance, each at the row where it appeared first; entries behind them are not written.
+// A slot of -1 means "zero the hot row"; a hot row of -1 means "skip".
 struct Plan {
   int32_t* slots = nullptr;     // [num_rows, top_k]
   int32_t* hot_rows = nullptr;  // [num_rows, top_k] absolute hot rows
@@ -62,13 +63,13 @@ struct SwapInParams {
   GroupState state;
   RowTracking tracking;
 
-  int32_t num_rows = 0;                      // rows of the arrays below
-  const int32_t* num_real_rows = nullptr;    // [1]; null: num_rows. Rows at or past it are padding
-  const int32_t* row_to_request = nullptr;   // [num_rows] region of each row, -1 padding
-  const int32_t* topk = nullptr;             // [num_rows, top_k] positions or slots, < 0 none
-  const int32_t* newest_slot = nullptr;      // [num_rows], -1 none; null: none anywhere
-  const int32_t* block_table = nullptr;      // [region_count, max_blocks]; null: topk holds slots
-  const int32_t* sequence_lengths = nullptr; // [region_count], -1 unknown; null: unknown
+  int32_t num_rows = 0;                       // rows of the arrays below
+  const int32_t* num_real_rows = nullptr;     // [1]; null: num_rows. Rows at or past it are padding
+  const int32_t* row_to_request = nullptr;    // [num_rows] region of each row, -1 padding
+  const int32_t* topk = nullptr;              // [num_rows, top_k] positions or slots, < 0 none
+  const int32_t* newest_slot = nullptr;       // [num_rows], -1 none; null: none anywhere
+  const int32_t* block_table = nullptr;       // [region_count, max_blocks]; null: topk holds slots
+  const int32_t* sequence_lengths = nullptr;  // [region_count], -1 unknown; null: unknown
 
   int32_t* hot_indices = nullptr;   // out [num_rows, top_k] absolute hot rows, -1 masked
   int32_t* miss_mask = nullptr;     // out [num_rows, top_k], may be null
@@ -100,12 +101,13 @@ struct BackupParams {
   int32_t num_rows = 0;
   const int32_t* num_real_rows = nullptr;   // as above
   const int32_t* row_to_request = nullptr;  // [num_rows] region whose cached copies of the slot
-                                            // are dropped; -1 none
+                                            // are dropped; -1 none; null: none anywhere
   const int32_t* slots = nullptr;           // [num_rows] destination, -1 skipped
   // [num_rows] source row. Null: the newest row reserved for this row's rank among the
   // rows of its request (row_to_request >= 0 is then required of every row that counts).
   const int32_t* source_rows = nullptr;
-  // Null: the source is the hot buffer of each layer. Else one tensor a layer, with its layout.
+  // Null: the source is the hot buffer of each layer. Else one tensor a layer, with its layout:
+  // format, value_bytes and scale_bytes of the layer's, stride and pages of its own.
   const uint8_t* const* sources = nullptr;
   const RowLayout* source_layouts = nullptr;
   int32_t source_row_count = 0;  // rows of each source tensor; rows out of range are skipped
@@ -119,7 +121,7 @@ struct BackupParams {
 struct InvalidateParams {
   GroupShape shape;
   GroupState state;
-  const int32_t* blocks = nullptr;  // [block_count] ids in range
+  const int32_t* blocks = nullptr;  // [block_count] in any order
   int32_t block_count = 0;
   StatsBlock* stats = nullptr;
 };

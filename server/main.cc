@@ -1,220 +1,269 @@
-// kvtierd: starts the daemon, waits for a signal, stops it.
-
-#include <pthread.h>
+// kvtierd: flags, signals, exit codes.
+//
+// Started in this order: device backend, host pool (mapped only), node, server; then the pool is
+// pinned, while the server answers already. Stopped in the reverse order.
 #include <signal.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
-#include <atomic>
-#include <cstdio>
+#include <cstdint>
+#include <cstdlib>
+#include <memory>
 #include <string>
-#include <thread>
+#include <utility>
 #include <vector>
 
 #include "absl/flags/flag.h"
 #include "absl/flags/parse.h"
 #include "absl/flags/usage.h"
-#include "absl/strings/ascii.h"
-#include "absl/strings/numbers.h"
+#include "absl/flags/usage_config.h"
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "absl/time/clock.h"
+#include "absl/strings/str_join.h"
+#include "absl/time/time.h"
 #include "server/core/clock.h"
 #include "server/core/error.h"
-#include "server/core/status_macros.h"
 #include "server/device/make_backend.h"
 #include "server/host_pool/host_pool.h"
+#include "server/service/byte_size.h"
+#include "server/service/log.h"
 #include "server/service/server.h"
+#include "server/service/watchdog.h"
 #include "server/session/node.h"
 
-ABSL_FLAG(std::string, socket, "/run/kvtierd/kvtierd.sock", "Unix socket that workers connect to");
-ABSL_FLAG(std::vector<std::string>, tcp, {}, "host:port list for operators; none by default");
-ABSL_FLAG(std::string, backend, "auto", "auto, cpu or cuda");
-ABSL_FLAG(std::string, pool_bytes, "1GiB", "size of the host pool; KiB, MiB, GiB, TiB are known");
-ABSL_FLAG(std::string, huge_pages, "auto", "2 MiB pages of the host pool: auto, never or require");
-ABSL_FLAG(int, numa_node, -1, "NUMA node of the host pool; -1: any");
-ABSL_FLAG(int, pin_threads, 4, "threads that touch the host pool at start");
-ABSL_FLAG(int, cpu_threads, 1, "threads of each device stream of the CPU backend");
-ABSL_FLAG(std::string, socket_mode, "0660", "mode of the sockets, octal");
-ABSL_FLAG(int, socket_gid, -1, "group of the sockets; -1: the process's");
-ABSL_FLAG(bool, allow_world_writable_socket, false, "accept a --socket_mode that all may write");
-ABSL_FLAG(absl::Duration, shutdown_grace, absl::Seconds(5), "time that running calls get to end");
-ABSL_FLAG(bool, version, false, "print the version and exit");
+ABSL_FLAG(std::string, socket, "/run/kvtierd/kvtierd.sock",
+          "Unix socket that workers connect to. Its folder must exist. <socket>.fd and "
+          "<socket>.lock lie beside it.");
+ABSL_FLAG(std::string, socket_mode, "0660", "Mode of the sockets, octal, whatever the umask.");
+ABSL_FLAG(int32_t, socket_gid, -1, "Group of the sockets, a number. -1: the process's own.");
+ABSL_FLAG(bool, allow_world_writable_socket, false,
+          "Accept a --socket_mode with which every user of the machine may connect.");
+ABSL_FLAG(std::vector<std::string>, tcp, {},
+          "host:port, or several with commas between, where operators connect; port 0: any. There "
+          "is no authentication: keep it on loopback. None by default.");
+ABSL_FLAG(std::string, backend, "auto", "Devices: auto, cpu or cuda.");
+ABSL_FLAG(int32_t, cpu_threads, 1, "Threads of each device stream of the CPU backend.");
+ABSL_FLAG(std::string, pool_bytes, "1GiB",
+          "Size of the host pool: bytes, or a number with KiB, MiB, GiB or TiB.");
+ABSL_FLAG(std::string, huge_pages, "auto",
+          "Pages of 2 MiB for the host pool: auto (where the system gives them), never, or require "
+          "(reserved ones, or an error).");
+ABSL_FLAG(int32_t, numa_node, -1, "NUMA node of the host pool. -1: any.");
+ABSL_FLAG(int32_t, pin_threads, 4, "Threads that touch the host pool's memory at the start.");
+ABSL_FLAG(absl::Duration, shutdown_grace, absl::Seconds(5),
+          "How long running calls may take to end after SIGTERM or SIGINT.");
 
 namespace kvtier {
 namespace {
 
 constexpr char kVersion[] = "0.1.0";
 
+// In the usage text below; keep them the same.
 enum ExitCode : int {
-  kOk = 0,
-  kUsage = 2,          // a flag is wrong
-  kCannotServe = 3,    // the socket, the backend or the pool could not be had
-  kStuck = 4,          // something did not end within the grace
-  kDeviceLost = 5,     // a device is lost; start again
+  kStopped = 0,
+  kBadCommandLine = 1,  // Abseil's own code for flags that it cannot parse
+  kNoSocket = 2,
+  kSocketInUse = 3,
+  kNoBackend = 4,
+  kNoPool = 5,
+  kDeviceLost = 6,
+  kStuck = 7,
+};
+constexpr char kUsage[] =
+    "The KV tiering daemon of a node.\n\n"
+    "Exit codes:\n"
+    "  0  stopped by SIGTERM or SIGINT, in order\n"
+    "  1  the command line is wrong\n"
+    "  2  the socket or a TCP address cannot be served: its path, folder, rights or port\n"
+    "  3  another process serves at the socket\n"
+    "  4  there is no such device backend here\n"
+    "  5  the host pool cannot be had or pinned\n"
+    "  6  a device was lost; start again\n"
+    "  7  stopped, but something did not end within the grace; the log names it";
+
+// How often the devices and the pool are looked at.
+constexpr timespec kTick = {.tv_sec = 0, .tv_nsec = 200'000'000};
+// What is left of a process whose device is lost ends soon, for the supervisor's sake.
+constexpr absl::Duration kLostDeviceGrace = absl::Seconds(1);
+constexpr absl::Duration kWatchdogMargin = absl::Milliseconds(500);
+
+// Both are logged and ended with.
+struct Failure {
+  int code = kStopped;
+  absl::Status status;
 };
 
-// One event a line: name and key=value pairs.
-void Log(const std::string& text) {
-  const std::string line = absl::StrCat(absl::FormatTime(absl::Now()), " kvtierd ", text, "\n");
-  (void)!write(STDERR_FILENO, line.data(), line.size());
-}
-
-int Fail(const absl::Status& status, int code) {
-  Log(absl::StrCat("failed reason=", ErrorReasonOf(status), " text=\"", status.message(), "\""));
+int Fail(const Log& log, int code, const absl::Status& status) {
+  log.Event("failed", {{"exit_code", code},
+                       {"reason", ErrorReasonOf(status)},
+                       {"message", std::string(status.message())}});
   return code;
 }
 
-absl::StatusOr<int64_t> ParseBytes(const std::string& text) {
-  std::string number = text;
-  int64_t unit = 1;
-  const std::pair<const char*, int64_t> kUnits[] = {{"KiB", int64_t{1} << 10},
-                                                    {"MiB", int64_t{1} << 20},
-                                                    {"GiB", int64_t{1} << 30},
-                                                    {"TiB", int64_t{1} << 40}};
-  for (const auto& [suffix, bytes] : kUnits) {
-    if (text.size() > 3 && text.substr(text.size() - 3) == suffix) {
-      number = text.substr(0, text.size() - 3);
-      unit = bytes;
-    }
-  }
-  int64_t value = 0;
-  if (!absl::SimpleAtoi(number, &value) || value <= 0 || value > INT64_MAX / unit) {
-    return FieldInvalid("pool_bytes", text, "a positive number, with KiB, MiB, GiB or TiB or none");
-  }
-  return value * unit;
+absl::Status BadFlag(absl::string_view flag, absl::string_view why) {
+  return absl::InvalidArgumentError(absl::StrCat("--", flag, ": ", why));
 }
 
-absl::StatusOr<HostPoolOptions> PoolOptions() {
+absl::StatusOr<HostPoolOptions> PoolOptionsOfFlags() {
   HostPoolOptions options;
-  KVTIER_ASSIGN_OR_RETURN(options.size_bytes, ParseBytes(absl::GetFlag(FLAGS_pool_bytes)));
-  options.touch_threads = absl::GetFlag(FLAGS_pin_threads);
-  options.numa_node = absl::GetFlag(FLAGS_numa_node);
-  const std::string huge = absl::GetFlag(FLAGS_huge_pages);
-  if (huge == "auto") {
-    options.huge_pages = HugePages::kAuto;
-  } else if (huge == "never") {
+  const absl::StatusOr<int64_t> bytes = ParseByteSize(absl::GetFlag(FLAGS_pool_bytes));
+  if (!bytes.ok()) return BadFlag("pool_bytes", bytes.status().message());
+  options.size_bytes = *bytes;
+  const std::string pages = absl::GetFlag(FLAGS_huge_pages);
+  if (pages == "never") {
     options.huge_pages = HugePages::kNever;
-  } else if (huge == "require") {
+  } else if (pages == "require") {
     options.huge_pages = HugePages::kRequire;
-  } else {
-    return FieldInvalid("huge_pages", huge, "auto, never or require");
+  } else if (pages != "auto") {
+    return BadFlag("huge_pages", absl::StrCat("'", pages, "' is none of auto, never, require"));
   }
+  options.touch_threads = absl::GetFlag(FLAGS_pin_threads);
+  if (options.touch_threads < 1 || options.touch_threads > 256) {
+    return BadFlag("pin_threads", "it must be 1..256");
+  }
+  options.numa_node = absl::GetFlag(FLAGS_numa_node);
   return options;
 }
 
-absl::StatusOr<ServerOptions> ListenOptions() {
+absl::StatusOr<ServerOptions> ServerOptionsOfFlags() {
   ServerOptions options;
   options.version = kVersion;
   options.socket_path = absl::GetFlag(FLAGS_socket);
-  options.socket_gid = absl::GetFlag(FLAGS_socket_gid);
   options.tcp_addresses = absl::GetFlag(FLAGS_tcp);
-  options.allow_world_writable = absl::GetFlag(FLAGS_allow_world_writable_socket);
   const std::string mode = absl::GetFlag(FLAGS_socket_mode);
   char* end = nullptr;
-  const long value = strtol(mode.c_str(), &end, 8);  // NOLINT(google-runtime-int): strtol's
+  const int64_t value = std::strtol(mode.c_str(), &end, 8);
   if (mode.empty() || *end != '\0' || value < 0 || value > 0777) {
-    return FieldInvalid("socket_mode", mode, "octal, 0..0777");
+    return BadFlag("socket_mode", absl::StrCat("'", mode, "' is no octal number in 0..0777"));
   }
-  options.socket_mode = static_cast<int>(value);
+  options.access = {.mode = static_cast<int32_t>(value),
+                    .gid = absl::GetFlag(FLAGS_socket_gid),
+                    .allow_world_writable = absl::GetFlag(FLAGS_allow_world_writable_socket)};
+  if (absl::Status status = CheckSocketAccess(options.access); !status.ok()) {
+    return BadFlag("socket_mode", status.message());
+  }
+  if (absl::Status status = CleanSocketPath(options.socket_path).status(); !status.ok()) {
+    return BadFlag("socket", status.message());
+  }
+  if (absl::GetFlag(FLAGS_shutdown_grace) < absl::ZeroDuration() ||
+      absl::GetFlag(FLAGS_shutdown_grace) > absl::Hours(1)) {
+    return BadFlag("shutdown_grace", "it must be 0..1h");
+  }
   return options;
 }
 
-// Waits for SIGTERM or SIGINT; looks at the device and the pool now and then.
-int WaitForEnd(const sigset_t& signals, const DeviceBackend& backend, const HostPool& pool) {
-  const timespec tick = {.tv_sec = 0, .tv_nsec = 500'000'000};
-  for (;;) {
-    const int signal = sigtimedwait(&signals, nullptr, &tick);
+// Every attached segment and every connection is a descriptor.
+void RaiseDescriptorLimit() {
+  rlimit limit = {};
+  if (getrlimit(RLIMIT_NOFILE, &limit) != 0) return;
+  limit.rlim_cur = limit.rlim_max;
+  setrlimit(RLIMIT_NOFILE, &limit);
+}
+
+// Waits for a signal or a reason to end. `signals` are blocked in every thread.
+Failure WaitForEnd(const sigset_t& signals, const DeviceBackend& backend, HostPool& pool,
+                   const Log& log) {
+  for (bool ready = false;;) {
+    const int signal = sigtimedwait(&signals, nullptr, &kTick);
     if (signal > 0) {
-      Log(absl::StrCat("stopping signal=", signal));
-      return kOk;
+      log.Event("stopping", {{"signal", signal}});
+      return {};
     }
-    if (const absl::Status health = backend.Health(); !health.ok()) return Fail(health, kDeviceLost);
-    if (pool.stats().state == HostPool::State::kFailed) return kCannotServe;
+    if (absl::Status health = backend.Health(); !health.ok()) return {kDeviceLost, health};
+    const HostPool::State state = pool.stats().state;
+    if (state == HostPool::State::kFailed) return {kNoPool, pool.WaitReady(absl::InfinitePast())};
+    if (state == HostPool::State::kReady && !ready) {
+      ready = true;
+      log.Event("ready");
+    }
   }
 }
 
-// Ends the process if stopping takes longer than it may.
-class Watchdog {
- public:
-  explicit Watchdog(absl::Duration limit)
-      : thread_([this, limit] {
-          const absl::Time end = absl::Now() + limit;
-          while (!done_.load() && absl::Now() < end) absl::SleepFor(absl::Milliseconds(20));
-          if (done_.load()) return;
-          Log("stuck text=\"calls or device streams did not end within the grace\"");
-          _exit(kStuck);
-        }) {}
-  ~Watchdog() {
-    done_.store(true);
-    thread_.join();
-  }
-
- private:
-  std::atomic<bool> done_{false};
-  std::thread thread_;
-};
-
-int Serve(const sigset_t& signals) {
-  const absl::StatusOr<ServerOptions> listen = ListenOptions();
-  if (!listen.ok()) return Fail(listen.status(), kUsage);
-  const absl::StatusOr<HostPoolOptions> pool_options = PoolOptions();
-  if (!pool_options.ok()) return Fail(pool_options.status(), kUsage);
-  absl::StatusOr<ChosenBackend> chosen =
-      MakeBackend(absl::GetFlag(FLAGS_backend), absl::GetFlag(FLAGS_cpu_threads));
-  if (!chosen.ok()) return Fail(chosen.status(), kCannotServe);
-  Log(absl::StrCat("backend ", chosen->note));
-  absl::StatusOr<std::unique_ptr<HostPool>> pool =
-      HostPool::Create(*pool_options, chosen->backend.get());
-  if (!pool.ok()) return Fail(pool.status(), kCannotServe);
-
-  const SystemClock clock;
-  Node node({.version = kVersion}, &clock, chosen->backend.get(), pool->get());
-  // The port is open before the pool is pinned: who asks meanwhile hears POOL_PINNING.
+// Serves until a signal; returns the exit code.
+int Serve(const ServerOptions& options, const sigset_t& signals, DeviceBackend* backend,
+          HostPool* pool, const Clock* clock, const Log& log) {
+  auto node = std::make_unique<Node>(NodeOptions{.version = kVersion}, clock, backend, pool);
   absl::StatusOr<std::unique_ptr<Server>> server =
-      Server::Start(*listen, &node, pool->get(), chosen->backend.get());
-  if (!server.ok()) return Fail(server.status(), kCannotServe);
-  Log(absl::StrCat("listening socket=", listen->socket_path, " boot_id=", node.boot_id()));
-  (*pool)->Start([](int64_t pinned, int64_t total) {
-    Log(absl::StrCat("pinning pinned_bytes=", pinned, " total_bytes=", total));
+      Server::Start(options, {clock, node.get(), pool, backend, &log});
+  if (!server.ok()) {
+    return Fail(log, absl::IsAlreadyExists(server.status()) ? kSocketInUse : kNoSocket,
+                server.status());
+  }
+  log.Event("listening", {{"addresses", absl::StrJoin((*server)->listen_addresses(), ",")},
+                          {"boot_id", node->boot_id()},
+                          {"pid", getpid()},
+                          {"version", kVersion}});
+  pool->Start([&log](int64_t pinned_bytes, int64_t total_bytes) {
+    log.Event("pinning", {{"pinned_bytes", pinned_bytes}, {"total_bytes", total_bytes}});
   });
+  const Failure failure = WaitForEnd(signals, *backend, *pool, log);
+  int code = failure.code;
+  if (!failure.status.ok()) Fail(log, code, failure.status);
 
-  int code = WaitForEnd(signals, *chosen->backend, **pool);
-  if (code == kCannotServe) {
-    Fail((*pool)->WaitReady(absl::Now()), code);
+  const absl::Duration grace =
+      code == kDeviceLost ? kLostDeviceGrace : absl::GetFlag(FLAGS_shutdown_grace);
+  // What does not end by itself is left to the kernel.
+  const absl::StatusOr<std::unique_ptr<Watchdog>> watchdog =
+      Watchdog::Start(grace + kWatchdogMargin, [&] {
+        log.Event("stuck", {{"calls", absl::StrJoin((*server)->open_calls(), ",")},
+                            {"exit_code", code == kStopped ? kStuck : code}});
+        _exit(code == kStopped ? kStuck : code);
+      });
+  if (!watchdog.ok()) log.Event("no_watchdog", {{"status", watchdog.status().ToString()}});
+  pool->Cancel();
+  const std::vector<std::string> stuck = (*server)->Shutdown(grace);
+  if (!stuck.empty()) {
+    log.Event("calls_cancelled", {{"calls", absl::StrJoin(stuck, ",")}});
+    if (code == kStopped) code = kStuck;
   }
-  const absl::Duration grace = absl::GetFlag(FLAGS_shutdown_grace);
-  const Watchdog watchdog(grace + absl::Seconds(1));
-  (*pool)->Cancel();
-  node.Drain("the daemon stops");
-  if (const absl::Status status = node.CloseAllSessions("the daemon stops", absl::Now() + grace);
-      !status.ok() && code == kOk) {
-    code = Fail(status, kStuck);
-  }
-  (*server)->Shutdown(grace);
-  Log("stopped");
+  node.reset();
+  log.Event("stopped", {{"exit_code", code}});
   return code;
 }
 
-int Main(int argc, char** argv) {
-  absl::SetProgramUsageMessage(
-      "The KV tiering daemon of a node.\n"
-      "Exit status: 0 stopped by a signal; 2 a flag is wrong; 3 the socket, the backend or the\n"
-      "pool could not be had; 4 something did not end within the grace; 5 a device is lost.");
-  absl::ParseCommandLine(argc, argv);
-  if (absl::GetFlag(FLAGS_version)) {
-    std::printf("kvtierd %s\n", kVersion);
-    return kOk;
-  }
-  // Taken by sigtimedwait in this thread alone; every other thread inherits the mask.
+int Main() {
+  const SystemClock clock;
+  const Log log(&clock);
+  const absl::StatusOr<ServerOptions> options = ServerOptionsOfFlags();
+  if (!options.ok()) return Fail(log, kBadCommandLine, options.status());
+  const absl::StatusOr<HostPoolOptions> pool_options = PoolOptionsOfFlags();
+  if (!pool_options.ok()) return Fail(log, kBadCommandLine, pool_options.status());
+
+  // Taken by this thread alone, between its looks at devices and pool. Blocked before any other
+  // thread is there, so that all inherit it.
   sigset_t signals;
   sigemptyset(&signals);
   sigaddset(&signals, SIGTERM);
   sigaddset(&signals, SIGINT);
   pthread_sigmask(SIG_BLOCK, &signals, nullptr);
   signal(SIGPIPE, SIG_IGN);
-  return Serve(signals);
+  RaiseDescriptorLimit();
+
+  const absl::StatusOr<ChosenBackend> chosen =
+      MakeBackend(absl::GetFlag(FLAGS_backend), absl::GetFlag(FLAGS_cpu_threads));
+  if (!chosen.ok()) {
+    return Fail(log, absl::IsInvalidArgument(chosen.status()) ? kBadCommandLine : kNoBackend,
+                chosen.status());
+  }
+  log.Event("backend", {{"choice", chosen->note}});
+  const absl::StatusOr<std::unique_ptr<HostPool>> pool =
+      HostPool::Create(*pool_options, chosen->backend.get());
+  if (!pool.ok()) return Fail(log, kNoPool, pool.status());
+  return Serve(*options, signals, chosen->backend.get(), pool->get(), &clock, log);
 }
 
 }  // namespace
 }  // namespace kvtier
 
-int main(int argc, char** argv) { return kvtier::Main(argc, argv); }
+int main(int argc, char** argv) {
+  absl::SetProgramUsageMessage(kvtier::kUsage);
+  absl::FlagsUsageConfig usage;
+  usage.version_string = [] { return absl::StrCat("kvtierd ", kvtier::kVersion, "\n"); };
+  // What --help lists: the flags of this file.
+  usage.contains_help_flags = [](absl::string_view file) {
+    return absl::EndsWith(file, "server/main.cc");
+  };
+  absl::SetFlagsUsageConfig(std::move(usage));
+  absl::ParseCommandLine(argc, argv);
+  return kvtier::Main();
+}

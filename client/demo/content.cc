@@ -25,8 +25,8 @@ uint64_t TenantOf(const std::string& cache, const std::string& request) {
 }
 
 uint64_t RowSeed(uint64_t tenant, int32_t position, int32_t layer, int32_t generation) {
-  const uint64_t place = uint64_t{static_cast<uint32_t>(position)} << 32 |
-                         static_cast<uint32_t>(generation);
+  const uint64_t place =
+      uint64_t{static_cast<uint32_t>(position)} << 32 | static_cast<uint32_t>(generation);
   return Mix(Mix(tenant ^ static_cast<uint32_t>(layer)) ^ place);
 }
 

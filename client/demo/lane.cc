@@ -158,9 +158,9 @@ absl::Status Lane::Check(const client::Cache& cache, int32_t group_index, int32_
   totals->misses += counts.misses;
   totals->newest += counts.newest;
   if (group.plan_counts[row] == counts.misses) return absl::OkStatus();
-  return absl::InternalError(absl::StrCat(
-      name_, ", step ", step_, ", group ", group_index, ": the plan has ", group.plan_counts[row],
-      " misses, an exact LRU gives ", counts.misses));
+  return absl::InternalError(absl::StrCat(name_, ", step ", step_, ", group ", group_index,
+                                          ": the plan has ", group.plan_counts[row],
+                                          " misses, an exact LRU gives ", counts.misses));
 }
 
 absl::Status Lane::Finish(client::Cache* cache, Totals* totals) {

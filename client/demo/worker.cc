@@ -151,8 +151,7 @@ absl::Status RunWorker(client::Cache* cache, const std::vector<client::Trace>& t
       if (!lane.done()) batch.push_back(&lane);
     }
     if (batch.empty()) return absl::OkStatus();
-    absl::Status status =
-        Step(cache, device->get(), batch, first && options.corrupt_row, totals);
+    absl::Status status = Step(cache, device->get(), batch, first && options.corrupt_row, totals);
     if (!status.ok()) return status;
     progress(*totals);
   }

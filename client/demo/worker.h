@@ -21,9 +21,9 @@ enum class Plane { kInProcess, kRpc };
 struct WorkerOptions {
   std::string name;
   Plane plane = Plane::kInProcess;
-  int32_t steps = 256;                 // of each document, at most what its trace has
-  int32_t requests_per_document = 3;   // that share those steps
-  bool corrupt_row = false;            // one host row, so that the check has something to find
+  int32_t steps = 256;                // of each document, at most what its trace has
+  int32_t requests_per_document = 3;  // that share those steps
+  bool corrupt_row = false;           // one host row, so that the check has something to find
 };
 
 // The layout that all workers of the demo agree on: `group_count` groups of a leader and a

@@ -40,11 +40,12 @@ namespace {
 constexpr absl::Duration kProgressInterval = absl::Milliseconds(100);
 
 std::string ToJson(const Totals& totals) {
-  return absl::StrCat("{\"decode_steps\": ", totals.decode_steps, ", \"swap_ins\": ",
-                      totals.swap_ins, ", \"rows_checked\": ", totals.rows_checked,
-                      ", \"mismatched_rows\": ", totals.mismatched_rows, ", \"hits\": ",
-                      totals.hits, ", \"misses\": ", totals.misses, ", \"newest\": ",
-                      totals.newest, ", \"backed_up_rows\": ", totals.backed_up_rows, "}");
+  return absl::StrCat(
+      "{\"decode_steps\": ", totals.decode_steps, ", \"swap_ins\": ", totals.swap_ins,
+      ", \"rows_checked\": ", totals.rows_checked,
+      ", \"mismatched_rows\": ", totals.mismatched_rows, ", \"hits\": ", totals.hits,
+      ", \"misses\": ", totals.misses, ", \"newest\": ", totals.newest,
+      ", \"backed_up_rows\": ", totals.backed_up_rows, "}");
 }
 
 void Say(const char* event, const Totals& totals) {

@@ -29,7 +29,8 @@ class FakeCache {
   v1::AttachCacheResponse& answer() { return answer_; }
   const v1::AttachCacheResponse& answer() const { return answer_; }
 
-  // A duplicate of the descriptor behind `token`, as a daemon passes it; NOT_FOUND if there is none.
+  // A duplicate of the descriptor behind `token`, as a daemon passes it; NOT_FOUND if there is
+  // none.
   absl::StatusOr<int> Redeem(const std::string& token) const;
 
   // The start of an array.

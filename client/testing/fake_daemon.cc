@@ -167,8 +167,7 @@ grpc::Status FakeDaemon::DetachCache(grpc::ServerContext*, const v1::DetachCache
   return Enter(absl::StrCat("DetachCache ", request->cache()));
 }
 
-grpc::Status FakeDaemon::AdmitRequest(grpc::ServerContext*,
-                                      const v1::AdmitRequestRequest* request,
+grpc::Status FakeDaemon::AdmitRequest(grpc::ServerContext*, const v1::AdmitRequestRequest* request,
                                       v1::AdmitRequestResponse* response) {
   {
     MutexLock lock(&mutex_);
@@ -184,8 +183,7 @@ grpc::Status FakeDaemon::ReleaseRequest(grpc::ServerContext*,
   return Enter(absl::StrCat("ReleaseRequest ", request->request_id()));
 }
 
-grpc::Status FakeDaemon::AssignBlocks(grpc::ServerContext*,
-                                      const v1::AssignBlocksRequest* request,
+grpc::Status FakeDaemon::AssignBlocks(grpc::ServerContext*, const v1::AssignBlocksRequest* request,
                                       v1::AssignBlocksResponse* response) {
   {
     MutexLock lock(&mutex_);

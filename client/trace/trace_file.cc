@@ -50,8 +50,8 @@ absl::Status CheckHeader(const Header& header, uint64_t file_bytes) {
                                                    ", and this reader knows version ", kVersion));
   }
   if (header.position_bits < 1 || header.position_bits > kPositionBitsMax) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "trace file with ", header.position_bits, " bits a position, not 1..", kPositionBitsMax));
+    return absl::InvalidArgumentError(absl::StrCat("trace file with ", header.position_bits,
+                                                   " bits a position, not 1..", kPositionBitsMax));
   }
   constexpr uint32_t kIntMax = std::numeric_limits<int32_t>::max();
   const uint64_t positions_end = uint64_t{header.first_position} + header.step_count;
@@ -64,8 +64,8 @@ absl::Status CheckHeader(const Header& header, uint64_t file_bytes) {
   const uint64_t row_bytes = header.row_bytes();
   const uint64_t body_bytes = file_bytes - kHeaderBytes;
   const bool empty = rows == 0 || row_bytes == 0;
-  const bool fits = empty ? body_bytes == 0
-                          : body_bytes % row_bytes == 0 && body_bytes / row_bytes == rows;
+  const bool fits =
+      empty ? body_bytes == 0 : body_bytes % row_bytes == 0 && body_bytes / row_bytes == rows;
   if (!fits) {
     return absl::InvalidArgumentError(
         absl::StrCat("trace file of ", file_bytes, " bytes: ", header.layer_count, " layers x ",
@@ -106,9 +106,9 @@ absl::Status CheckCausal(const Trace& trace) {
     for (int32_t step = 0; step < trace.step_count; ++step) {
       for (const int32_t position : trace.positions_of(layer, step)) {
         if (position >= 0 && position <= trace.own_position(step)) continue;
-        return absl::InvalidArgumentError(
-            absl::StrCat("layer ", layer, ", step ", step, " names position ", position,
-                         ", outside 0..", trace.own_position(step)));
+        return absl::InvalidArgumentError(absl::StrCat("layer ", layer, ", step ", step,
+                                                       " names position ", position,
+                                                       ", outside 0..", trace.own_position(step)));
       }
     }
   }
@@ -119,9 +119,9 @@ absl::Status CheckCausal(const Trace& trace) {
 
 absl::StatusOr<Trace> ParseTrace(absl::string_view bytes) {
   if (bytes.size() < kHeaderBytes || bytes.substr(0, kMagicBytes) != kMagic) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("not a trace file: it does not begin with the ", kHeaderBytes,
-                     "-byte header of one (\"", kMagic, "\")"));
+    return absl::InvalidArgumentError(absl::StrCat("not a trace file: it does not begin with the ",
+                                                   kHeaderBytes, "-byte header of one (\"", kMagic,
+                                                   "\")"));
   }
   const auto* const data = reinterpret_cast<const uint8_t*>(bytes.data());
   std::array<uint32_t, kFieldCount> fields;
@@ -155,8 +155,8 @@ absl::StatusOr<Trace> ReadTrace(const std::string& path) {
   }
   const int64_t size = file.tellg();
   if (size < 0 || size > kTraceBytesMax) {
-    return absl::ResourceExhaustedError(absl::StrCat("trace file ", path, " has ", size,
-                                                     " bytes; the limit is ", kTraceBytesMax));
+    return absl::ResourceExhaustedError(
+        absl::StrCat("trace file ", path, " has ", size, " bytes; the limit is ", kTraceBytesMax));
   }
   std::string bytes(size, '\0');
   file.seekg(0);

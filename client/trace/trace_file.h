@@ -24,8 +24,8 @@ namespace kvtier::client {
 struct Trace {
   int32_t layer_count = 0;
   int32_t step_count = 0;
-  int32_t top_k = 0;           // positions a layer and step
-  int32_t first_position = 0;  // own position of step 0
+  int32_t top_k = 0;               // positions a layer and step
+  int32_t first_position = 0;      // own position of step 0
   std::vector<int32_t> positions;  // [layer_count, step_count, top_k], best first
 
   // The position of the token that step `step` decodes.

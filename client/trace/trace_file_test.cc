@@ -76,8 +76,7 @@ TEST(TraceFile, AnyWidthAndLength) {
 TEST(TraceFile, EveryTruncationIsRefused) {
   const std::string bytes = FileOf(SmallTrace());
   for (size_t size = 0; size < bytes.size(); ++size) {
-    EXPECT_EQ(ParseTrace(bytes.substr(0, size)).status().code(),
-              absl::StatusCode::kInvalidArgument)
+    EXPECT_EQ(ParseTrace(bytes.substr(0, size)).status().code(), absl::StatusCode::kInvalidArgument)
         << size;
   }
   EXPECT_FALSE(ParseTrace(bytes + "x").ok());

@@ -26,7 +26,9 @@ void CollectJobs(const BackupParams& p, int32_t rows, CallScratch* call) {
   const int32_t hot_rows = p.shape.region_count * p.shape.region_stride;
   const int32_t source_row_end = p.sources == nullptr ? hot_rows : p.source_row_count;
   call->backups.clear();
-  Grow(call->backup_slots, rows);
+  call->backups.reserve(p.num_rows);
+  call->table.Reserve(p.num_rows);
+  Grow(call->backup_slots, p.num_rows);
   for (int32_t row = 0; row < rows; ++row) {
     call->backup_slots[row] = kNone;
     const int32_t request = call->groups.request_of_row[row];
@@ -112,8 +114,8 @@ void Backup(const BackupParams& params, Executor& executor) {
                                            ? params.shape.rows_per_request
                                            : std::numeric_limits<int32_t>::max();
   Counts counts;
-  GroupRows(params.shape, rows, params.row_to_request, rows_per_request_max, &call.groups,
-            &counts);
+  GroupRows(params.shape, params.num_rows, rows, params.row_to_request, rows_per_request_max,
+            &call.groups, &counts);
   CollectJobs(params, rows, &call);
   MarkSuperseded(&call);
   CopyJobs(params, call, executor);
@@ -123,6 +125,9 @@ void Backup(const BackupParams& params, Executor& executor) {
       std::atomic_ref<int32_t>(params.tracking.backed_generation[job.slot])
           .store(job.generation, std::memory_order_release);
     }
+  }
+  for (int32_t worker = 0; worker < executor.thread_count(); ++worker) {
+    executor.workspace(worker).table.Reserve(params.num_rows);
   }
   executor.ParallelFor(call.groups.request_count, [&](int32_t worker, int64_t i) {
     DropCopies(params, call, i, &executor.workspace(worker));

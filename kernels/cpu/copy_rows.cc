@@ -16,8 +16,7 @@ void CopyList(const LayerView& layer, const RowCopy* copies, int64_t count) {
     if (copies[i].slot < 0) {
       ZeroRow(layer.hot, layer.layout, copies[i].hot_row);
     } else {
-      CopyRow(layer.hot, layer.layout, copies[i].hot_row, layer.host, layer.layout,
-              copies[i].slot);
+      CopyRow(layer.hot, layer.layout, copies[i].hot_row, layer.host, layer.layout, copies[i].slot);
     }
   }
 }

@@ -71,8 +71,8 @@ void Executor::Serve(int32_t worker) {
   int64_t job_served = 0;
   std::unique_lock<std::mutex> lock(mutex_);
   for (;;) {
-    job_opened_.wait(
-        lock, [&] { return stopping_ || (function_ != nullptr && job_ != job_served); });
+    job_opened_.wait(lock,
+                     [&] { return stopping_ || (function_ != nullptr && job_ != job_served); });
     if (stopping_) return;
     job_served = job_;
     const Function function = function_;

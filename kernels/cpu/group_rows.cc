@@ -5,12 +5,13 @@
 namespace kvtier::cpu {
 namespace {
 
-void BeginCall(const GroupShape& shape, int32_t row_count, RowGroups* groups) {
-  Grow(groups->regions, row_count);
-  Grow(groups->starts, int64_t{row_count} + 1);
-  Grow(groups->rows, row_count);
-  Grow(groups->request_of_row, row_count);
-  Grow(groups->ranks, row_count);
+// Room for all rows of the call, real or not: how many are real changes from step to step.
+void BeginCall(const GroupShape& shape, int32_t num_rows, RowGroups* groups) {
+  Grow(groups->regions, num_rows);
+  Grow(groups->starts, int64_t{num_rows} + 1);
+  Grow(groups->rows, num_rows);
+  Grow(groups->request_of_row, num_rows);
+  Grow(groups->ranks, num_rows);
   Grow(groups->stamps, shape.region_count);
   Grow(groups->request_of_region, shape.region_count);
   groups->request_count = 0;
@@ -22,12 +23,13 @@ void BeginCall(const GroupShape& shape, int32_t row_count, RowGroups* groups) {
 
 }  // namespace
 
-void GroupRows(const GroupShape& shape, int32_t row_count, const int32_t* row_to_request,
-               int32_t rows_per_request_max, RowGroups* groups, Counts* counts) {
-  BeginCall(shape, row_count, groups);
+void GroupRows(const GroupShape& shape, int32_t num_rows, int32_t real_rows,
+               const int32_t* row_to_request, int32_t rows_per_request_max, RowGroups* groups,
+               Counts* counts) {
+  BeginCall(shape, num_rows, groups);
   // starts[i + 1] counts the rows of request i first, then becomes their end.
   groups->starts[0] = 0;
-  for (int32_t row = 0; row < row_count; ++row) {
+  for (int32_t row = 0; row < real_rows; ++row) {
     const int32_t region = row_to_request == nullptr ? kNone : row_to_request[row];
     int32_t& request = groups->request_of_row[row];
     request = region == kNone ? RowGroups::kNoRequest : RowGroups::kRejected;
@@ -48,7 +50,7 @@ void GroupRows(const GroupShape& shape, int32_t row_count, const int32_t* row_to
     if (request == RowGroups::kRejected) ++(*counts)[Counter::kRejectedRows];
   }
   for (int32_t i = 0; i < groups->request_count; ++i) groups->starts[i + 1] += groups->starts[i];
-  for (int32_t row = 0; row < row_count; ++row) {
+  for (int32_t row = 0; row < real_rows; ++row) {
     const int32_t request = groups->request_of_row[row];
     if (request >= 0) groups->rows[groups->starts[request] + groups->ranks[row]] = row;
   }

@@ -7,6 +7,7 @@
 // look-up that an epoch stamp would cost.
 #pragma once
 
+#include <algorithm>
 #include <bit>
 #include <cstdint>
 #include <vector>
@@ -24,6 +25,12 @@ class LookupTable {
 
   class View;
 
+  // Makes room for `slot_count_max` slots, so that Clear() need not.
+  void Reserve(int32_t slot_count_max) {
+    const size_t bucket_count = size_t{1} << BucketBits(slot_count_max);
+    if (buckets_.size() < bucket_count) buckets_.resize(bucket_count);
+  }
+
   // Empties the table and makes room for `slot_count_max` slots. The view is good until the next
   // call, and is what the table is used through: a loop keeps it in registers.
   View Clear(int32_t slot_count_max);
@@ -36,6 +43,12 @@ class LookupTable {
     int32_t slots[kLanes] = {kUnused, kUnused, kUnused, kUnused};
     int32_t ids[kLanes] = {kAbsent, kAbsent, kAbsent, kAbsent};
   };
+
+  // Between 0.75 and 1.5 slots a bucket: top_k slots and a newest one still fit top_k buckets.
+  static int32_t BucketBits(int32_t slot_count_max) {
+    const uint32_t bucket_count_min = static_cast<uint32_t>(slot_count_max) / 3 * 2;
+    return bucket_count_min < 2 ? 1 : std::bit_width(bucket_count_min - 1);
+  }
 
   std::vector<Bucket> buckets_;
 };
@@ -52,7 +65,8 @@ class LookupTable::View {
       const Bucket& bucket = buckets_[b];
       const uint32_t match = Match(bucket, slot);
       if (match != 0) return bucket.ids[std::countr_zero(match)];
-      if (bucket.slots[kLanes - 1] == kUnused) [[likely]] return kAbsent;
+      if (bucket.slots[kLanes - 1] == kUnused) [[likely]]
+        return kAbsent;
       b = (b + 1) & bucket_mask_;
     }
   }
@@ -63,7 +77,8 @@ class LookupTable::View {
     for (;;) {
       Bucket& bucket = buckets_[b];
       const uint32_t match = Match(bucket, slot);
-      if (match != 0) [[unlikely]] return bucket.ids[std::countr_zero(match)];
+      if (match != 0) [[unlikely]]
+        return bucket.ids[std::countr_zero(match)];
       const uint32_t unused = Match(bucket, kUnused);
       if (unused != 0) [[likely]] {
         const int lane = std::countr_zero(unused);  // lanes fill from 0 on
@@ -105,12 +120,9 @@ class LookupTable::View {
 };
 
 inline LookupTable::View LookupTable::Clear(int32_t slot_count_max) {
-  // Between 0.75 and 1.5 slots a bucket: top_k slots and a newest one still fit top_k buckets.
-  const uint32_t bucket_count_min = static_cast<uint32_t>(slot_count_max) / 3 * 2;
-  const int32_t bits = bucket_count_min < 2 ? 1 : std::bit_width(bucket_count_min - 1);
-  const size_t bucket_count = size_t{1} << bits;
-  if (buckets_.size() < bucket_count) buckets_.resize(bucket_count);
-  for (size_t i = 0; i < bucket_count; ++i) buckets_[i] = Bucket{};
+  Reserve(slot_count_max);
+  const int32_t bits = BucketBits(slot_count_max);
+  std::fill_n(buckets_.begin(), size_t{1} << bits, Bucket{});
   return View(buckets_.data(), bits);
 }
 

@@ -62,7 +62,7 @@ class Resolver {
         first_lookup_(row_count + 1) {}
 
   int32_t Run(RowCopy* copies) {
-    Reserve();
+    Begin();
     ReadOrder();
     InsertNewest();
     Classify();
@@ -77,23 +77,12 @@ class Resolver {
  private:
   using Owner = std::atomic_ref<int32_t>;
 
-  void Reserve() {
-    const int64_t positions = int64_t{row_count_} * top_k_;
-    Grow(w_.ids, positions);
-    const int64_t ids = positions + first_lookup_;
-    Grow(w_.answers, ids);
-    Grow(w_.lookups, ids);
-    Grow(w_.misses, ids);
-    Grow(w_.id_ends, row_count_);
-    Grow(w_.order, hot_size_);
-    Grow(w_.evictable, hot_size_);
-    Grow(w_.hits, hot_size_);
-    Grow(w_.met, hot_size_);
+  void Begin() {
     if (++w_.met_stamp == 0) {
       std::fill(w_.met.begin(), w_.met.end(), uint16_t{0});
       w_.met_stamp = 1;
     }
-    table_ = w_.table.Clear(static_cast<int32_t>(std::min<int64_t>(ids, INT32_MAX)));
+    table_ = w_.table.Clear(row_count_ * (top_k_ + 1));
   }
 
   // A private, checked copy of the order: each entry is read once, and from then on only this
@@ -103,8 +92,8 @@ class Resolver {
     uint32_t* const order = w_.order.data();
     const uint16_t stamp = w_.met_stamp;
     for (int32_t i = 0, end = hot_size_; i < end; ++i) {
-      const auto entry = static_cast<uint16_t>(
-          std::atomic_ref<int16_t>(lru_[i]).load(std::memory_order_relaxed));
+      const auto entry =
+          static_cast<uint16_t>(std::atomic_ref<int16_t>(lru_[i]).load(std::memory_order_relaxed));
       uint32_t corrupt = kCorrupt;
       if (entry < end) [[likely]] {  // a negative one became 32768 or more
         corrupt = met[entry] == stamp ? kCorrupt : 0;

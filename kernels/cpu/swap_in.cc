@@ -37,15 +37,18 @@ void SwapIn(const SwapInParams& params, Executor& executor) {
   RowGroups& groups = call.groups;
   const int32_t real_rows = RealRowCount(params.num_real_rows, params.num_rows);
   Counts counts;
-  GroupRows(params.shape, real_rows, params.row_to_request, params.shape.rows_per_request, &groups,
-            &counts);
+  GroupRows(params.shape, params.num_rows, real_rows, params.row_to_request,
+            params.shape.rows_per_request, &groups, &counts);
   MaskOtherRows(params, real_rows, groups);
 
   const int32_t requests = groups.request_count;
   call.list_count = requests;
-  Grow(call.copy_starts, requests);
-  Grow(call.copy_counts, requests);
-  Grow(call.copies, int64_t{groups.starts[requests]} * params.shape.top_k);
+  Grow(call.copy_starts, params.num_rows);
+  Grow(call.copy_counts, params.num_rows);
+  Grow(call.copies, int64_t{params.num_rows} * params.shape.top_k);
+  for (int32_t worker = 0; worker < executor.thread_count(); ++worker) {
+    executor.workspace(worker).Reserve(params.shape);
+  }
   executor.ParallelFor(requests, [&](int32_t worker, int64_t i) {
     const int64_t start = int64_t{groups.starts[i]} * params.shape.top_k;
     call.copy_starts[i] = start;

@@ -5,10 +5,10 @@
 // order. 64 steps are prepared before the clock runs, 16 warm up, 48 are measured, again and again
 // from the same start. Rows are 656 bytes, 2,048 are asked for, 4,096 are hot.
 //
-// Counters (medians over steps): misses (a request and step), ns_step (a call), ns_resolve (a call without layers:
-// everything but the bytes), ns_memcpy (std::memcpy of the same rows, in the same order and between
-// the same places), x_memcpy = ns_step / ns_memcpy: 1 would be a step that costs nothing but its
-// bytes. At 0 % there is nothing to copy and no ratio.
+// Counters (medians over steps): misses (a request and step), ns_step (a call), ns_resolve (a call
+// without layers: everything but the bytes), ns_memcpy (std::memcpy of the same rows, in the same
+// order and between the same places), x_memcpy = ns_step / ns_memcpy: 1 would be a step that costs
+// nothing but its bytes. At 0 % there is nothing to copy and no ratio.
 #include <algorithm>
 #include <chrono>
 #include <cstring>
@@ -94,7 +94,8 @@ class Workload {
   }
 
   int32_t SlotOf(int32_t r, int32_t position) const {
-    return ResolveSlot(group.block_table.data() + r * kBlocks, kBlocks, kBlockSize, kNone, position);
+    return ResolveSlot(group.block_table.data() + r * kBlocks, kBlocks, kBlockSize, kNone,
+                       position);
   }
 
   Random random_{7};

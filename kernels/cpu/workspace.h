@@ -7,6 +7,7 @@
 
 #include "kernels/counters.h"
 #include "kernels/cpu/lookup_table.h"
+#include "kernels/params.h"
 
 namespace kvtier::cpu {
 
@@ -35,18 +36,34 @@ struct Lookup {
 // What one thread needs to work on one request. "Id" numbers what positions ask for: 0 masked,
 // 1 ... rows newest tokens, from then on lookups in order of first appearance.
 struct Workspace {
+  // Room for any request of this shape. Every thread's workspace is made ready by the caller, so
+  // that none allocates on the day that it gets its first large request.
+  void Reserve(const GroupShape& shape) {
+    const int64_t ids = int64_t{shape.rows_per_request} * (int64_t{shape.top_k} + 1) + 1;
+    table.Reserve(static_cast<int32_t>(std::min<int64_t>(ids, INT32_MAX)));
+    Grow(this->ids, ids);
+    Grow(answers, ids);
+    Grow(lookups, ids);
+    Grow(misses, ids);
+    Grow(id_ends, shape.rows_per_request);
+    Grow(order, shape.hot_size);
+    Grow(evictable, shape.hot_size);
+    Grow(hits, shape.hot_size);
+    Grow(met, shape.hot_size);
+  }
+
   Counts counts;
 
-  LookupTable table;               // slot -> id
-  std::vector<int32_t> ids;        // [positions] what each position asks for
-  std::vector<int32_t> answers;    // [id] hot slot, in the end hot row; -1 none
-  std::vector<Lookup> lookups;     // [id] of lookups
-  std::vector<int32_t> id_ends;    // [row of the request] one past the last id that began there
-  std::vector<int32_t> misses;     // ids
-  std::vector<uint32_t> order;     // [hot_size] the LRU order, corrupt entries marked
-  std::vector<uint32_t> evictable; // entries of `order`, oldest first
-  std::vector<uint32_t> hits;      // entries of `order`, oldest first
-  std::vector<uint16_t> met;       // [hot slot] stamp of the last order that had it
+  LookupTable table;                // slot -> id
+  std::vector<int32_t> ids;         // [positions] what each position asks for
+  std::vector<int32_t> answers;     // [id] hot slot, in the end hot row; -1 none
+  std::vector<Lookup> lookups;      // [id] of lookups
+  std::vector<int32_t> id_ends;     // [row of the request] one past the last id that began there
+  std::vector<int32_t> misses;      // ids
+  std::vector<uint32_t> order;      // [hot_size] the LRU order, corrupt entries marked
+  std::vector<uint32_t> evictable;  // entries of `order`, oldest first
+  std::vector<uint32_t> hits;       // entries of `order`, oldest first
+  std::vector<uint16_t> met;        // [hot slot] stamp of the last order that had it
   uint16_t met_stamp = 0;
 };
 

@@ -100,8 +100,8 @@ class Transaction {
     const int32_t value = p_.topk[int64_t{row} * p_.shape.top_k + column];
     if (p_.block_table == nullptr) return value < 0 ? kNone : value;
     const int32_t length = p_.sequence_lengths == nullptr ? kNone : p_.sequence_lengths[region_];
-    return ResolveSlot(p_.block_table + int64_t{region_} * p_.shape.max_blocks,
-                       p_.shape.max_blocks, p_.shape.block_size, length, value);
+    return ResolveSlot(p_.block_table + int64_t{region_} * p_.shape.max_blocks, p_.shape.max_blocks,
+                       p_.shape.block_size, length, value);
   }
 
   // 1. Every position is masked, a newest token, or a lookup. Equal slots are one lookup.
@@ -278,11 +278,11 @@ void ReplayPlan(const ReplayPlanParams& params) {
     for (int32_t i = 0; i < entries; ++i) {
       const int64_t at = int64_t{row} * params.shape.top_k + i;
       const int32_t hot_row = params.plan.hot_rows[at];
-      if (hot_row < 0 || hot_row >= params.shape.region_count * params.shape.region_stride) continue;
+      if (hot_row < 0 || hot_row >= params.shape.region_count * params.shape.region_stride)
+        continue;
       int32_t slot = params.plan.slots[at];
       if (slot < 0 || slot >= params.shape.slot_count) slot = kNone;
-      counts[Counter::kBytesCopied] +=
-          FillHotRow(params.layers, params.layer_count, slot, hot_row);
+      counts[Counter::kBytesCopied] += FillHotRow(params.layers, params.layer_count, slot, hot_row);
     }
   }
   AddCounts(params.stats, counts);
@@ -292,9 +292,8 @@ void ReplayPlan(const ReplayPlanParams& params) {
 void Backup(const BackupParams& p) {
   Counts counts;
   std::map<int32_t, int32_t> rows_of_request;  // met so far
-  const int32_t source_row_end = p.sources == nullptr
-                                     ? p.shape.region_count * p.shape.region_stride
-                                     : p.source_row_count;
+  const int32_t source_row_end =
+      p.sources == nullptr ? p.shape.region_count * p.shape.region_stride : p.source_row_count;
   for (int32_t row = 0; row < RealRows(p.num_real_rows, p.num_rows); ++row) {
     const int32_t region = p.row_to_request == nullptr ? kNone : p.row_to_request[row];
     const bool known = region >= kNone && region < p.shape.region_count;
@@ -318,8 +317,7 @@ void Backup(const BackupParams& p) {
     }
     ++counts[Counter::kBackedUpRows];
     if (p.tracking.backed_generation != nullptr) {
-      p.tracking.backed_generation[slot] =
-          p.tracking.block_generation[slot / p.shape.block_size];
+      p.tracking.backed_generation[slot] = p.tracking.block_generation[slot / p.shape.block_size];
     }
     if (region == kNone) continue;
     int32_t* owner = p.state.owner + int64_t{region} * p.shape.hot_size;
@@ -345,8 +343,7 @@ void ResetRegion(const ResetRegionParams& params) {
   if (params.region < 0 || params.region >= params.shape.region_count) return;
   const int64_t first = int64_t{params.region} * params.shape.hot_size;
   std::fill_n(params.state.owner + first, params.shape.hot_size, kNone);
-  std::iota(params.state.lru + first, params.state.lru + first + params.shape.hot_size,
-            int16_t{0});
+  std::iota(params.state.lru + first, params.state.lru + first + params.shape.hot_size, int16_t{0});
 }
 
 }  // namespace kvtier::reference

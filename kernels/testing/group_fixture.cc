@@ -186,8 +186,8 @@ ResetRegionParams GroupFixture::ResetRegion(int32_t region) {
 }
 
 void GroupFixture::PoisonOutputs() {
-  for (auto* output : {&hot_indices, &miss_mask, &valid_counts, &plan_slots, &plan_hot_rows,
-                       &plan_counts}) {
+  for (auto* output :
+       {&hot_indices, &miss_mask, &valid_counts, &plan_slots, &plan_hot_rows, &plan_counts}) {
     std::fill(output->begin(), output->end(), kPoison);
   }
 }

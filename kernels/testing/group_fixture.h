@@ -91,15 +91,15 @@ class GroupFixture {
 
   // Inputs.
   int32_t num_real_rows;
-  std::vector<int32_t> row_to_request, newest_slot;     // [num_rows]
-  std::vector<int32_t> topk;                            // [num_rows, top_k]
-  std::vector<int32_t> block_table, sequence_lengths;   // [region_count, max_blocks], [..]
+  std::vector<int32_t> row_to_request, newest_slot;    // [num_rows]
+  std::vector<int32_t> topk;                           // [num_rows, top_k]
+  std::vector<int32_t> block_table, sequence_lengths;  // [region_count, max_blocks], [..]
 
   // Outputs.
-  std::vector<int32_t> hot_indices, miss_mask;          // [num_rows, top_k]
-  std::vector<int32_t> valid_counts;                    // [num_rows]
-  std::vector<int32_t> plan_slots, plan_hot_rows;       // [num_rows, top_k]
-  std::vector<int32_t> plan_counts;                     // [num_rows]
+  std::vector<int32_t> hot_indices, miss_mask;     // [num_rows, top_k]
+  std::vector<int32_t> valid_counts;               // [num_rows]
+  std::vector<int32_t> plan_slots, plan_hot_rows;  // [num_rows, top_k]
+  std::vector<int32_t> plan_counts;                // [num_rows]
 
  private:
   GroupOptions options_;

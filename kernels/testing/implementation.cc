@@ -8,8 +8,8 @@
 namespace kvtier::testing {
 
 Implementation Reference() {
-  return {"Reference",           reference::SwapIn,     reference::ReplayPlan,
-          reference::Backup,     reference::Invalidate, reference::ResetRegion};
+  return {"Reference",       reference::SwapIn,     reference::ReplayPlan,
+          reference::Backup, reference::Invalidate, reference::ResetRegion};
 }
 
 Implementation Cpu(int32_t thread_count) {

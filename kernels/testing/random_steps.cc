@@ -92,8 +92,7 @@ RandomSteps::RandomSteps(uint64_t seed, GroupFixture* group)
 }
 
 int32_t RandomSteps::RandomSlot(int32_t region) {
-  const int32_t block =
-      region + random_.Below(blocks_per_region_) * options_.shape.region_count;
+  const int32_t block = region + random_.Below(blocks_per_region_) * options_.shape.region_count;
   return block * options_.shape.block_size + random_.Below(options_.shape.block_size);
 }
 

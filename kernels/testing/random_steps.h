@@ -36,12 +36,12 @@ class Random {
 
 // What happens to a group from one step to the next, in this order.
 struct Round {
-  int32_t reset_region = kNone;             // its request left, another one came
-  std::vector<int32_t> assigned_blocks;     // generations rise, copies are invalidated
-  std::vector<int32_t> prefill_requests;    // rows of a tensor to the host pool
+  int32_t reset_region = kNone;           // its request left, another one came
+  std::vector<int32_t> assigned_blocks;   // generations rise, copies are invalidated
+  std::vector<int32_t> prefill_requests;  // rows of a tensor to the host pool
   std::vector<int32_t> prefill_slots;
   std::vector<int32_t> prefill_source_rows;
-  uint8_t salt = 0;                         // of all rows written in this round
+  uint8_t salt = 0;  // of all rows written in this round
 
   // Inputs of the step, as in GroupFixture. The newest rows are written before it.
   int32_t num_real_rows = 0;

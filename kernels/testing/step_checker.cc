@@ -180,8 +180,8 @@ class Checker {
                                             : base + place.at(slot);
         }
         valid += expected >= 0;
-        v_.Expect(g_.hot_indices[int64_t{row} * s_.top_k + c] == expected, "hot index of row ",
-                  row, " column ", c, " (slot ", slot, ") is ",
+        v_.Expect(g_.hot_indices[int64_t{row} * s_.top_k + c] == expected, "hot index of row ", row,
+                  " column ", c, " (slot ", slot, ") is ",
                   g_.hot_indices[int64_t{row} * s_.top_k + c], ", not ", expected);
       }
       v_.Expect(g_.valid_counts[row] == valid, "valid count of row ", row);
@@ -212,8 +212,8 @@ class Checker {
         Count(slot >= s_.slot_count ? Counter::kUnsourced : Counter::kUnbackedReads);
       }
       if (hot_slot >= 0 && owners[hot_slot] >= 0) Count(Counter::kEvictions);
-      plan[seen.at(slot).first].push_back({hot_slot >= 0 && has_source ? slot : -1,
-                                           hot_slot >= 0 ? base + hot_slot : -1});
+      plan[seen.at(slot).first].push_back(
+          {hot_slot >= 0 && has_source ? slot : -1, hot_slot >= 0 ? base + hot_slot : -1});
     }
     for (const int32_t row : rows) {
       const int64_t start = int64_t{row} * s_.top_k;
@@ -246,10 +246,11 @@ class Checker {
                   " has no source, but its hot row isn't zero");
       }
     }
-    v_.Expect(g_.Owners(region) == expected, "region ", region, ": wrong owners");
+    const std::vector<int32_t> now = g_.Owners(region);
+    v_.Expect(now == expected, "region ", region, ": wrong owners");
     std::set<int32_t> once;
     for (int32_t h = 0; h < s_.hot_size; ++h) {
-      const int32_t owner = g_.Owners(region)[h];
+      const int32_t owner = now[h];
       if (owner < 0) continue;
       v_.Expect(once.insert(owner).second, "slot ", owner, " is owned twice");
       for (int32_t l = 0; l < g_.layer_count() && owner < s_.slot_count; ++l) {

@@ -29,6 +29,11 @@ absl::Status Invalid(absl::string_view field, absl::string_view value, absl::str
                     {"limit", std::string(limit)}});
 }
 
+template <typename T>
+int64_t Count(const std::vector<T>& elements) {
+  return static_cast<int64_t>(elements.size());
+}
+
 absl::Status CheckRange(absl::string_view field, int64_t value, int64_t minimum, int64_t maximum,
                         absl::string_view explanation = "") {
   if (value >= minimum && value <= maximum) return absl::OkStatus();
@@ -106,7 +111,7 @@ absl::Status CheckGroup(const CacheLayout& layout, int index) {
   const GroupLayout& group = layout.groups[index];
   const std::string name = absl::StrCat("groups[", index, "]");
   KVTIER_RETURN_IF_ERROR(
-      CheckRange(name + ".layers", group.layers.size(), 1, kLayersMax, "layers of the group"));
+      CheckRange(name + ".layers", Count(group.layers), 1, kLayersMax, "layers of the group"));
   KVTIER_RETURN_IF_ERROR(CheckRange(name + ".top_k", group.top_k, 0, kHotSizeMax));
   KVTIER_RETURN_IF_ERROR(
       CheckRange(name + ".hot_size", group.hot_size, 1, kHotSizeMax, "hot slots are int16"));
@@ -223,7 +228,7 @@ void CompareGroups(const GroupLayout& expected, const GroupLayout& actual, const
                    Comparison* comparison) {
   comparison->Compare(name + ".top_k", expected.top_k, actual.top_k);
   comparison->Compare(name + ".hot_size", expected.hot_size, actual.hot_size);
-  comparison->Compare(name + ".layers", expected.layers.size(), actual.layers.size());
+  comparison->Compare(name + ".layers", Count(expected.layers), Count(actual.layers));
   const size_t common = std::min(expected.layers.size(), actual.layers.size());
   for (size_t i = 0; i < common; ++i) {
     CompareRows(expected.layers[i], actual.layers[i], absl::StrCat(name, ".layers[", i, "]"),
@@ -236,11 +241,11 @@ void CompareGroups(const GroupLayout& expected, const GroupLayout& actual, const
 absl::Status ValidateLayout(const CacheLayout& layout) {
   KVTIER_RETURN_IF_ERROR(CheckDtypeTag(layout.dtype_tag));
   KVTIER_RETURN_IF_ERROR(CheckSizes(layout));
-  KVTIER_RETURN_IF_ERROR(CheckRange("groups", layout.groups.size(), 1, kGroupsMax));
-  size_t layers = 0;
+  KVTIER_RETURN_IF_ERROR(CheckRange("groups", Count(layout.groups), 1, kGroupsMax));
+  int64_t layers = 0;
   for (size_t i = 0; i < layout.groups.size(); ++i) {
     KVTIER_RETURN_IF_ERROR(CheckGroup(layout, static_cast<int>(i)));
-    layers += layout.groups[i].layers.size();
+    layers += Count(layout.groups[i].layers);
   }
   KVTIER_RETURN_IF_ERROR(CheckRange("groups", layers, 1, kLayersMax, "layers of all groups"));
   return CheckBytes(layout);
@@ -256,7 +261,7 @@ absl::Status CompareLayouts(const CacheLayout& expected, const CacheLayout& actu
   comparison.Compare("max_blocks_per_request", expected.max_blocks_per_request,
                      actual.max_blocks_per_request);
   comparison.Compare("step_rows", expected.step_rows, actual.step_rows);
-  comparison.Compare("groups", expected.groups.size(), actual.groups.size());
+  comparison.Compare("groups", Count(expected.groups), Count(actual.groups));
   const size_t common = std::min(expected.groups.size(), actual.groups.size());
   for (size_t i = 0; i < common; ++i) {
     CompareGroups(expected.groups[i], actual.groups[i], absl::StrCat("groups[", i, "]"),

@@ -4,6 +4,7 @@
 // there. Nothing may call a driver, a peer or a callback under a lock.
 #pragma once
 
+#include <algorithm>
 #include <condition_variable>
 #include <mutex>
 
@@ -58,12 +59,12 @@ class CondVar {
     condition_.wait(lock);
     lock.release();
   }
-  // False if `timeout` passed.
+  // False if `timeout` passed. One of more than a year is a year: the deadline must fit a clock.
   bool WaitFor(Mutex* mutex, absl::Duration timeout)
       KVTIER_REQUIRES(mutex) KVTIER_NO_THREAD_SAFETY_ANALYSIS {
     std::unique_lock<std::mutex> lock(mutex->mutex_, std::adopt_lock);
-    const bool woken =
-        condition_.wait_for(lock, absl::ToChronoNanoseconds(timeout)) == std::cv_status::no_timeout;
+    const auto bounded = absl::ToChronoNanoseconds(std::min(timeout, absl::Hours(24 * 365)));
+    const bool woken = condition_.wait_for(lock, bounded) == std::cv_status::no_timeout;
     lock.release();
     return woken;
   }

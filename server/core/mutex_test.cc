@@ -52,5 +52,18 @@ TEST(MutexTest, WaitForTimesOutAndHoldsTheLockAgain) {
   MutexLock lock(&mutex);  // would deadlock if WaitFor had locked it twice
 }
 
+TEST(MutexTest, WaitForTakesADurationWithoutEnd) {
+  Mutex mutex;
+  CondVar changed;
+  bool ready = false;
+  Thread notifier = *Thread::Start("notify", [&] {
+    MutexLock lock(&mutex);
+    ready = true;
+    changed.NotifyAll();
+  });
+  MutexLock lock(&mutex);
+  while (!ready) EXPECT_TRUE(changed.WaitFor(&mutex, absl::InfiniteDuration()));
+}
+
 }  // namespace
 }  // namespace kvtier

@@ -23,11 +23,10 @@ constexpr int64_t kHeadroomCheckBytesMin = int64_t{1} << 20;
 
 absl::Status MemoryError(absl::string_view name, int64_t bytes, absl::string_view operation,
                          int error) {
-  return MakeError(
-      absl::StatusCode::kResourceExhausted, "LIMIT_REACHED",
-      absl::StrCat("shared memory '", name, "' of ", bytes, " bytes: ", operation,
-                   " failed: ", strerror(error)),
-      {{"requested_bytes", absl::StrCat(bytes)}, {"operation", std::string(operation)}});
+  return MakeError(absl::StatusCode::kResourceExhausted, "LIMIT_REACHED",
+                   absl::StrCat("shared memory '", name, "' of ", bytes, " bytes: ", operation,
+                                " failed: ", strerror(error)),
+                   {{"requested_bytes", absl::StrCat(bytes)}, {"limit", "host memory"}});
 }
 
 // Takes the pages now. ftruncate succeeds however little memory there is, and the first access

@@ -38,9 +38,9 @@ struct DeviceInfo {
 struct MemoryHandle {
   enum class Transport { kPosixFd, kCudaIpc };
   Transport transport = Transport::kPosixFd;
-  UniqueFd fd;                          // kPosixFd
+  UniqueFd fd;                           // kPosixFd
   std::array<uint8_t, 64> ipc_handle{};  // kCudaIpc
-  int64_t offset_bytes = 0;             // from the start of what the handle names
+  int64_t offset_bytes = 0;              // from the start of what the handle names
 };
 
 // Owns one allocation, zero-filled. Thread-safe.

@@ -17,7 +17,7 @@ namespace kvtier {
 namespace {
 
 // One step of a touching or wiping thread: between two, it sees a Cancel.
-constexpr int64_t kStepBytes = int64_t{32} << 20;
+constexpr int64_t kStepBytes = int64_t{64} << 20;
 constexpr int32_t kTouchThreadsMax = 64;
 // 1 PiB: beyond any machine, and far from where sizes could overflow.
 constexpr int64_t kPoolBytesMax = int64_t{1} << 50;
@@ -168,7 +168,7 @@ absl::Status HostPool::TakePages(int64_t offset, int64_t bytes) {
     first.Update(status);
   });
   if (cancelled_.load(std::memory_order_relaxed)) {
-    return MakeError(absl::StatusCode::kAborted, "DRAINING",
+    return MakeError(absl::StatusCode::kUnavailable, "DRAINING",
                      "the daemon stops: pinning of the host pool was cancelled");
   }
   return first;

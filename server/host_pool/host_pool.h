@@ -91,7 +91,7 @@ class HostPool {
   // Once; a second call does nothing. `progress` runs after each chunk, on a thread of the
   // pool, under no lock; it may call Cancel and stats.
   void Start(std::function<void(int64_t pinned_bytes, int64_t total_bytes)> progress);
-  // Stops within a chunk; the pool ends up kFailed (ABORTED / DRAINING) unless it is ready.
+  // Stops within a chunk; the pool ends up kFailed (UNAVAILABLE / DRAINING) unless it is ready.
   // Returns at once.
   void Cancel();
   // OK when ready; why it failed; or DEADLINE_EXCEEDED, by the machine's clock. On failure

@@ -43,7 +43,7 @@ absl::Status HostMemoryError(absl::string_view what, int64_t bytes, int error) {
   const absl::string_view cause = error == EFAULT ? "no page left" : strerror(error);
   return MakeError(absl::StatusCode::kResourceExhausted, "LIMIT_REACHED",
                    absl::StrCat("host memory: ", what, " of ", bytes, " bytes failed: ", cause),
-                   {{"requested_bytes", absl::StrCat(bytes)}});
+                   {{"requested_bytes", absl::StrCat(bytes)}, {"limit", "host memory"}});
 }
 
 int64_t BasePageBytes() { return sysconf(_SC_PAGESIZE); }
@@ -157,13 +157,20 @@ PoolMemory::~PoolMemory() {
 }
 
 // Best effort. Where the system gives 2 MiB pages to who asks (shmem_enabled=advise), the first
-// touch of each gets one. Where it does not, which is the default of most systems, one small page
-// is there now, and MADV_COLLAPSE (Linux 6.1) makes a large one of it without copying much.
+// touch of each brings one. Where it does not, which is the default of most systems, a small page
+// is there now, and MADV_COLLAPSE (Linux 6.1) makes a large one of it without copying much. It
+// makes every processor drain its page lists first, so it is not called without need.
 void PoolMemory::TakeHugePages(uint8_t* begin, int64_t bytes) const {
+  const int64_t base_bytes = BasePageBytes();
+  bool all_huge = true;
   for (int64_t i = 0; i < bytes; i += kHugePageBytes) {
-    if (Populate(begin + i, BasePageBytes()) != 0) return;
+    if (Populate(begin + i, base_bytes) != 0) return;
+    // Did the touch of one page bring its neighbour?
+    unsigned char resident = 0;
+    const bool known = mincore(begin + i + base_bytes, 1, &resident) == 0;
+    all_huge = all_huge && known && (resident & 1) != 0;
   }
-  (void)madvise(begin, static_cast<size_t>(bytes), MADV_COLLAPSE);
+  if (!all_huge) (void)madvise(begin, static_cast<size_t>(bytes), MADV_COLLAPSE);
 }
 
 absl::Status PoolMemory::TakePages(int64_t offset_bytes, int64_t bytes) const {

@@ -126,6 +126,10 @@ absl::Status HotTier::EnqueueInvalidate(DeviceStream* stream, int group,
   return stream->Read(after, counter, sizeof(*after));
 }
 
+absl::Status HotTier::EnqueueReadStats(DeviceStream* stream, int group, StatsBlock* block) const {
+  return stream->Read(block, reinterpret_cast<const uint8_t*>(StatsOf(group)), sizeof(*block));
+}
+
 StepArrays HotTier::StepBuffers(int group, int32_t num_rows) const {
   const GroupGeometry& g = geometry_.groups[group];
   StepArrays arrays;

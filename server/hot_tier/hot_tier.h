@@ -70,6 +70,9 @@ class HotTier {
                                  const std::vector<int32_t>& blocks, int64_t* before,
                                  int64_t* after) const;
 
+  // Copies the statistics of `group` (`block` lives until a later Notify has run).
+  absl::Status EnqueueReadStats(DeviceStream* stream, int group, StatsBlock* block) const;
+
   // The step buffers of `group`.
   StepArrays StepBuffers(int group, int32_t num_rows) const;
   BackupArrays StepBufferBackup(int32_t num_rows) const;

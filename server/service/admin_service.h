@@ -1,55 +1,66 @@
-// kvtier.v1.KvTierAdmin: what operators call. None of it waits for a device.
+// kvtier.v1.KvTierAdmin on gRPC's callback API. Every call is answered in the reaction: reading
+// the node waits for no device.
 #pragma once
 
+#include <functional>
 #include <string>
 #include <vector>
 
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "grpcpp/grpcpp.h"
 #include "proto/kvtier/v1/admin.grpc.pb.h"
 #include "server/device/backend.h"
 #include "server/host_pool/host_pool.h"
+#include "server/service/log.h"
 #include "server/session/node.h"
 
 namespace kvtier {
 
-struct AdminServiceOptions {
+// Everything must outlive the last call.
+struct AdminContext {
+  Node* node = nullptr;
+  const HostPool* pool = nullptr;
+  const Log* log = nullptr;
   std::string version;
-  std::vector<std::string> listen_addresses;
+  std::vector<DeviceInfo> devices;
+  std::function<std::vector<std::string>()> listen_addresses;
+  // Readiness off, then the node drains.
+  std::function<void(absl::string_view message)> drain;
 };
 
 class AdminService final : public v1::KvTierAdmin::CallbackService {
  public:
-  using Context = grpc::CallbackServerContext;
-  using Unary = grpc::ServerUnaryReactor;
+  explicit AdminService(const AdminContext* context) : context_(context) {}
 
-  // All must outlive the service.
-  AdminService(AdminServiceOptions options, Node* node, const HostPool* pool,
-               const DeviceBackend* backend);
-
-  Unary* GetStats(Context* context, const v1::GetStatsRequest* request,
-                  v1::GetStatsResponse* response) override;
+  grpc::ServerUnaryReactor* GetStats(grpc::CallbackServerContext* call,
+                                     const v1::GetStatsRequest* request,
+                                     v1::GetStatsResponse* response) override;
   grpc::ServerWriteReactor<v1::GetStatsResponse>* WatchStats(
-      Context* context, const v1::WatchStatsRequest* request) override;
-  Unary* ListCaches(Context* context, const v1::ListCachesRequest* request,
-                    v1::ListCachesResponse* response) override;
-  Unary* ListSessions(Context* context, const v1::ListSessionsRequest* request,
-                      v1::ListSessionsResponse* response) override;
-  Unary* ListRequests(Context* context, const v1::ListRequestsRequest* request,
-                      v1::ListRequestsResponse* response) override;
-  Unary* GetNodeInfo(Context* context, const v1::GetNodeInfoRequest* request,
-                     v1::GetNodeInfoResponse* response) override;
-  Unary* Drain(Context* context, const v1::DrainRequest* request,
-               v1::DrainResponse* response) override;
-  Unary* EvictSession(Context* context, const v1::EvictSessionRequest* request,
-                      v1::EvictSessionResponse* response) override;
-
-  // What GetStats and WatchStats answer.
-  absl::Status FillStats(const std::string& cache, v1::GetStatsResponse* response) const;
+      grpc::CallbackServerContext* call, const v1::WatchStatsRequest* request) override;
+  grpc::ServerUnaryReactor* ListCaches(grpc::CallbackServerContext* call,
+                                       const v1::ListCachesRequest* request,
+                                       v1::ListCachesResponse* response) override;
+  grpc::ServerUnaryReactor* ListSessions(grpc::CallbackServerContext* call,
+                                         const v1::ListSessionsRequest* request,
+                                         v1::ListSessionsResponse* response) override;
+  grpc::ServerUnaryReactor* ListRequests(grpc::CallbackServerContext* call,
+                                         const v1::ListRequestsRequest* request,
+                                         v1::ListRequestsResponse* response) override;
+  grpc::ServerUnaryReactor* GetNodeInfo(grpc::CallbackServerContext* call,
+                                        const v1::GetNodeInfoRequest* request,
+                                        v1::GetNodeInfoResponse* response) override;
+  grpc::ServerUnaryReactor* Drain(grpc::CallbackServerContext* call,
+                                  const v1::DrainRequest* request,
+                                  v1::DrainResponse* response) override;
+  grpc::ServerUnaryReactor* EvictSession(grpc::CallbackServerContext* call,
+                                         const v1::EvictSessionRequest* request,
+                                         v1::EvictSessionResponse* response) override;
 
  private:
-  const AdminServiceOptions options_;
-  Node* const node_;
-  const HostPool* const pool_;
-  const DeviceBackend* const backend_;
+  absl::StatusOr<v1::GetStatsResponse> ReadStats(const std::string& cache) const;
+
+  const AdminContext* const context_;
 };
 
 }  // namespace kvtier

@@ -1,37 +1,53 @@
-// Threads for verbs that may wait, with a queue that refuses instead of growing.
+// A few threads for verbs that may wait, with a bounded queue in front.
 #pragma once
 
+#include <cstdint>
 #include <deque>
 #include <functional>
-#include <thread>
+#include <memory>
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "server/core/limits.h"
 #include "server/core/mutex.h"
+#include "server/core/thread.h"
 
 namespace kvtier {
 
-// Thread-safe. The destructor runs what is queued.
+// A queue without an end would turn overload into calls whose client has long gone. Here the
+// call that finds the queue full is told so at once.
+//
+// Thread-safe. Work that was taken runs exactly once, also while stopping: it has a call to
+// finish. It must look by itself whether it is still wanted.
 class ControlExecutor {
  public:
-  ControlExecutor(int threads, int queue_max);
+  struct Options {
+    int32_t threads = kControlThreads;
+    int32_t queue_max = kControlQueueMax;
+  };
+
+  // Errors: RESOURCE_EXHAUSTED / LIMIT_REACHED where the system has no thread left.
+  static absl::StatusOr<std::unique_ptr<ControlExecutor>> Start(const Options& options);
+  // Runs what is queued, then joins.
   ~ControlExecutor();
   ControlExecutor(const ControlExecutor&) = delete;
   ControlExecutor& operator=(const ControlExecutor&) = delete;
 
-  // Runs `task` soon, on a thread of the executor. RESOURCE_EXHAUSTED / LIMIT_REACHED with a
-  // retry hint where the queue is full: the task will then never run.
-  absl::Status Run(std::function<void()> task);
+  // Never waits. Errors, and then `work` never runs: RESOURCE_EXHAUSTED / LIMIT_REACHED with a
+  // hint when to try again.
+  absl::Status Submit(std::function<void()> work);
 
  private:
-  void Loop();
+  explicit ControlExecutor(const Options& options) : options_(options) {}
+  void Run();
 
-  const size_t queue_max_;
-  Mutex mutex_;  // never held while a task runs
+  const Options options_;
+  Mutex mutex_;  // rank: a leaf
   CondVar changed_;
   std::deque<std::function<void()>> queue_ KVTIER_GUARDED_BY(mutex_);
   bool stopping_ KVTIER_GUARDED_BY(mutex_) = false;
-  std::vector<std::thread> threads_;
+  std::vector<Thread> threads_;
 };
 
 }  // namespace kvtier

@@ -1,146 +1,117 @@
 #include "server/service/fd_server.h"
 
+#include <errno.h>
 #include <poll.h>
-#include <sys/eventfd.h>
+#include <string.h>
 #include <sys/socket.h>
-#include <sys/stat.h>
-#include <sys/un.h>
-#include <unistd.h>
 
-#include <cerrno>
-#include <cstring>
+#include <algorithm>
+#include <string>
 #include <utility>
 
-#include "absl/strings/str_cat.h"
-#include "server/core/error.h"
+#include "proto/support/fd_channel.h"
+#include "server/core/status_macros.h"
+#include "server/service/peer_table.h"
 
 namespace kvtier {
 namespace {
 
-// Peers that are connected at a time; the oldest makes room for a new one.
-constexpr size_t kPeersMax = 128;
-constexpr size_t kTokenBytesMax = 256;
-
-absl::Status SocketError(const std::string& path, const char* what) {
-  return MakeError(absl::StatusCode::kFailedPrecondition, "FIELD_INVALID",
-                   absl::StrCat("descriptor socket ", path, ": ", what, ": ", strerror(errno)),
-                   {{"field", "socket"}, {"value", path}});
-}
-
-Peer PeerOf(int fd) {
-  ucred credentials = {};
-  socklen_t size = sizeof(credentials);
-  if (getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &credentials, &size) != 0) return {};
-  return {.pid = credentials.pid, .uid = static_cast<int32_t>(credentials.uid)};
-}
-
-// One packet of text, with `fd` if it is valid.
-void Answer(int peer, const std::string& text, const UniqueFd& fd) {
-  iovec part = {.iov_base = const_cast<char*>(text.data()), .iov_len = text.size()};
-  msghdr header = {};
-  header.msg_iov = &part;
-  header.msg_iovlen = 1;
-  alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int))] = {};
-  if (fd.valid()) {
-    header.msg_control = control;
-    header.msg_controllen = sizeof(control);
-    cmsghdr* rights = CMSG_FIRSTHDR(&header);
-    rights->cmsg_level = SOL_SOCKET;
-    rights->cmsg_type = SCM_RIGHTS;
-    rights->cmsg_len = CMSG_LEN(sizeof(int));
-    const int number = fd.get();
-    std::memcpy(CMSG_DATA(rights), &number, sizeof(number));
-  }
-  // A peer that is gone or does not read gets nothing: nobody waits for it.
-  (void)sendmsg(peer, &header, MSG_NOSIGNAL | MSG_DONTWAIT);
-}
+constexpr int kRestMilliseconds = 100;
+// Tokens of one peer before the others get their turn.
+constexpr int kTokensPerTurn = 16;
+// How late an idle connection may be noticed.
+constexpr int kTickMilliseconds = 250;
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<FdServer>> FdServer::Start(const std::string& path, int mode,
-                                                          Redeem redeem) {
-  sockaddr_un address = {};
-  address.sun_family = AF_UNIX;
-  if (path.size() >= sizeof(address.sun_path)) {
-    errno = ENAMETOOLONG;
-    return SocketError(path, "bind");
-  }
-  std::memcpy(address.sun_path, path.data(), path.size());
-  UniqueFd listener(socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
-  if (!listener.valid()) return SocketError(path, "socket");
-  struct stat old = {};
-  if (lstat(path.c_str(), &old) == 0 && S_ISSOCK(old.st_mode)) (void)unlink(path.c_str());
-  // The mode holds from the first moment: fchmod on the socket before bind sets the file's.
-  if (fchmod(listener.get(), static_cast<mode_t>(mode)) != 0) return SocketError(path, "fchmod");
-  if (bind(listener.get(), reinterpret_cast<const sockaddr*>(&address), sizeof(address)) != 0) {
-    return SocketError(path, "bind");
-  }
-  if (chmod(path.c_str(), static_cast<mode_t>(mode)) != 0) return SocketError(path, "chmod");
-  if (listen(listener.get(), 64) != 0) return SocketError(path, "listen");
-  UniqueFd wake(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
-  if (!wake.valid()) return SocketError(path, "eventfd");
-  return std::unique_ptr<FdServer>(
-      new FdServer(path, std::move(listener), std::move(wake), std::move(redeem)));
+absl::StatusOr<std::unique_ptr<FdServer>> FdServer::Start(int listener, const Clock* clock,
+                                                          const Log* log, Redeem redeem) {
+  KVTIER_ASSIGN_OR_RETURN(Wakeup wakeup, Wakeup::Create());
+  std::unique_ptr<FdServer> server(
+      new FdServer(listener, clock, log, std::move(redeem), std::move(wakeup)));
+  KVTIER_ASSIGN_OR_RETURN(server->thread_,
+                          Thread::Start("kv-fd-socket", [raw = server.get()] { raw->Run(); }));
+  return server;
 }
 
-FdServer::FdServer(std::string path, UniqueFd listener, UniqueFd wake, Redeem redeem)
-    : path_(std::move(path)),
-      listener_(std::move(listener)),
-      wake_(std::move(wake)),
+FdServer::FdServer(int listener, const Clock* clock, const Log* log, Redeem redeem, Wakeup wakeup)
+    : listener_(listener),
+      clock_(clock),
+      log_(log),
       redeem_(std::move(redeem)),
-      thread_([this] { Loop(); }) {}
+      wakeup_(std::move(wakeup)) {}
 
-FdServer::~FdServer() {
-  const uint64_t one = 1;
-  (void)!write(wake_.get(), &one, sizeof(one));
-  thread_.join();
-  (void)unlink(path_.c_str());
-}
-
-void FdServer::Loop() {
-  std::vector<UniqueFd> peers;
-  std::vector<pollfd> polled;
-  for (;;) {
-    polled.assign({{.fd = wake_.get(), .events = POLLIN}, {.fd = listener_.get(), .events = POLLIN}});
-    for (const UniqueFd& peer : peers) polled.push_back({.fd = peer.get(), .events = POLLIN});
-    if (poll(polled.data(), polled.size(), -1) < 0 && errno != EINTR) return;
-    if (polled[0].revents != 0) return;
-    std::vector<UniqueFd> remaining;
-    for (size_t i = 0; i < peers.size(); ++i) {
-      if (polled[i + 2].revents != 0 && !Serve(peers[i].get())) continue;
-      remaining.push_back(std::move(peers[i]));
+void FdServer::Run() {
+  for (bool resting = false;;) {
+    std::vector<pollfd> entries = {{.fd = wakeup_.fd(), .events = POLLIN},
+                                   // A negative descriptor is left out by poll().
+                                   {.fd = resting ? -1 : listener_, .events = POLLIN}};
+    for (const Connection& connection : connections_) {
+      entries.push_back({.fd = connection.fd.get(), .events = POLLIN});
     }
-    peers = std::move(remaining);
-    if (polled[1].revents != 0) Accept(&peers);
-  }
-}
-
-void FdServer::Accept(std::vector<UniqueFd>* peers) {
-  for (;;) {
-    UniqueFd peer(accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
-    if (!peer.valid()) {
-      // Out of descriptors: the oldest peers make room, so that the listener does not spin.
-      if ((errno == EMFILE || errno == ENFILE) && !peers->empty()) {
-        peers->erase(peers->begin());
-        continue;
+    const int timeout = resting ? kRestMilliseconds : connections_.empty() ? -1 : kTickMilliseconds;
+    const int ready = poll(entries.data(), entries.size(), timeout);
+    if (entries[0].revents != 0) return;
+    if (ready > 0) {
+      for (size_t i = connections_.size(); i-- > 0;) {
+        if (entries[i + 2].revents != 0 && !Serve(connections_[i])) {
+          connections_.erase(connections_.begin() + static_cast<std::ptrdiff_t>(i));
+        }
       }
-      return;
     }
-    if (peers->size() >= kPeersMax) peers->erase(peers->begin());
-    peers->push_back(std::move(peer));
+    DropIdle();
+    resting = !AcceptAll();
   }
 }
 
-bool FdServer::Serve(int peer) {
-  char token[kTokenBytesMax + 1];
-  const ssize_t size = recv(peer, token, sizeof(token), MSG_DONTWAIT);
-  if (size <= 0) return size < 0 && (errno == EAGAIN || errno == EINTR);
-  absl::StatusOr<UniqueFd> fd =
-      redeem_(absl::string_view(token, static_cast<size_t>(size)), PeerOf(peer));
-  if (fd.ok()) {
-    Answer(peer, "ok", *fd);
-  } else {
-    Answer(peer, std::string(fd.status().message()), UniqueFd());
+bool FdServer::AcceptAll() {
+  for (;;) {
+    UniqueFd fd(accept4(listener_, nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
+    if (fd.valid()) {
+      MakeRoom();
+      const Peer peer = PeerOf(fd.get());
+      connections_.push_back({.fd = std::move(fd), .peer = peer, .last_used = clock_->Now()});
+      continue;
+    }
+    if (errno == EINTR || errno == ECONNABORTED) continue;
+    if (errno == EAGAIN) return true;
+    log_->Event("fd_accept_failed", {{"error", strerror(errno)}});
+    return false;
+  }
+}
+
+void FdServer::MakeRoom() {
+  if (connections_.size() < kFdConnectionsMax) return;
+  // The one that has been silent for longest: connections that say nothing cannot keep out those
+  // that do.
+  connections_.erase(std::min_element(
+      connections_.begin(), connections_.end(),
+      [](const Connection& a, const Connection& b) { return a.last_used < b.last_used; }));
+}
+
+void FdServer::DropIdle() {
+  const absl::Time oldest = clock_->Now() - kFdIdleMax;
+  std::erase_if(connections_,
+                [&](const Connection& connection) { return connection.last_used < oldest; });
+}
+
+bool FdServer::Serve(Connection& connection) {
+  for (int i = 0; i < kTokensPerTurn; ++i) {
+    const absl::StatusOr<std::string> token = ReceiveToken(connection.fd.get());
+    if (absl::IsResourceExhausted(token.status())) return true;  // that was the last one
+    if (absl::IsUnavailable(token.status())) return false;
+    const absl::StatusOr<UniqueFd> fd =
+        token.ok() ? redeem_(*token, connection.peer) : absl::StatusOr<UniqueFd>(token.status());
+    if (!fd.ok()) {
+      // Never the token itself: it may be good for somebody else.
+      log_->Event("token_refused", {{"pid", connection.peer.pid},
+                                    {"uid", connection.peer.uid},
+                                    {"status", fd.status().message()}});
+    }
+    connection.last_used = clock_->Now();
+    if (!SendAnswer(connection.fd.get(), fd.status(), fd.ok() ? fd->get() : -1).ok()) return false;
+    // A peer that sends what is no token has lost its way.
+    if (!token.ok()) return false;
   }
   return true;
 }

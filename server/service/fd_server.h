@@ -1,48 +1,67 @@
-// The descriptor socket: tokens for descriptors.
+// Serves the descriptor socket (proto/support/fd_channel.h): tokens in, descriptors out.
 //
-// SOCK_SEQPACKET on a Unix socket. A peer sends a token as one packet and gets one packet back:
-// "ok" with one descriptor (SCM_RIGHTS), or a text that says why not. One thread serves all peers
-// and waits for none of them.
+// One thread, which never waits for a peer: a peer that sends nothing, or does not read its
+// answers, costs one of kFdConnectionsMax places until somebody else wants it or kFdIdleMax has
+// passed.
 #pragma once
 
 #include <functional>
 #include <memory>
-#include <string>
-#include <thread>
 #include <vector>
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "absl/time/time.h"
+#include "server/core/clock.h"
 #include "server/core/shared_memory.h"
+#include "server/core/thread.h"
+#include "server/service/log.h"
+#include "server/service/wakeup.h"
 #include "server/session/types.h"
 
 namespace kvtier {
 
+// A worker holds its connection for a handful of tokens, milliseconds at a time.
+inline constexpr size_t kFdConnectionsMax = 64;
+inline constexpr absl::Duration kFdIdleMax = absl::Seconds(10);
+
 class FdServer {
  public:
+  // Must not wait.
   using Redeem = std::function<absl::StatusOr<UniqueFd>(absl::string_view token, Peer peer)>;
 
-  // Listens at `path` (any old socket there is replaced) with `mode`. Errors: FAILED_PRECONDITION
-  // with path and errno text.
-  static absl::StatusOr<std::unique_ptr<FdServer>> Start(const std::string& path, int mode,
-                                                         Redeem redeem);
-  // Removes the socket file.
-  ~FdServer();
+  // `listener` (SOCK_SEQPACKET, non-blocking), `clock` and `log` must outlive the server.
+  // Errors: RESOURCE_EXHAUSTED.
+  static absl::StatusOr<std::unique_ptr<FdServer>> Start(int listener, const Clock* clock,
+                                                         const Log* log, Redeem redeem);
+  // Closes every connection.
+  ~FdServer() { wakeup_.Wake(); }
   FdServer(const FdServer&) = delete;
   FdServer& operator=(const FdServer&) = delete;
 
  private:
-  FdServer(std::string path, UniqueFd listener, UniqueFd wake, Redeem redeem);
-  void Loop();
-  void Accept(std::vector<UniqueFd>* peers);
-  // False: the peer is done with.
-  bool Serve(int peer);
+  struct Connection {
+    UniqueFd fd;
+    Peer peer;
+    absl::Time last_used;
+  };
 
-  const std::string path_;
-  const UniqueFd listener_;
-  const UniqueFd wake_;  // readable: stop
+  FdServer(int listener, const Clock* clock, const Log* log, Redeem redeem, Wakeup wakeup);
+  void Run();
+  // False if accepting must rest a while.
+  bool AcceptAll();
+  void MakeRoom();
+  void DropIdle();
+  // False if the connection is to be closed.
+  bool Serve(Connection& connection);
+
+  const int listener_;
+  const Clock* const clock_;
+  const Log* const log_;
   const Redeem redeem_;
-  std::thread thread_;
+  std::vector<Connection> connections_;  // of the thread
+  Wakeup wakeup_;
+  Thread thread_;  // last: joins while the rest is there
 };
 
 }  // namespace kvtier

@@ -1,60 +1,89 @@
-// kvtier.v1.KvTier: what workers call.
-//
-// Reactions never block: control verbs run on the executor, data-plane verbs only enqueue and are
-// answered by the device stream's completion.
+// kvtier.v1.KvTier on gRPC's callback API. No reaction blocks: verbs that may wait for device
+// streams run on the control executor, the others enqueue and answer from the completion.
 #pragma once
 
+#include <functional>
+
+#include "absl/status/status.h"
+#include "absl/time/time.h"
+#include "grpcpp/grpcpp.h"
 #include "proto/kvtier/v1/kvtier.grpc.pb.h"
+#include "server/core/clock.h"
 #include "server/service/control_executor.h"
+#include "server/service/data_plane.h"
+#include "server/service/peer_table.h"
+#include "server/service/session_call.h"
 #include "server/session/node.h"
 
 namespace kvtier {
 
-struct KvTierServiceOptions {
-  std::string version;
-  std::string fd_socket_path;
-  std::vector<DeviceInfo> devices;
-};
-
 class KvTierService final : public v1::KvTier::CallbackService {
  public:
-  using Context = grpc::CallbackServerContext;
-  using Unary = grpc::ServerUnaryReactor;
+  // Everything must outlive the last call.
+  KvTierService(const SessionCallContext* context, const Clock* clock, const PeerTable* peers,
+                ControlExecutor* executor);
 
-  // `node` and `executor` must outlive the service.
-  KvTierService(KvTierServiceOptions options, Node* node, ControlExecutor* executor);
-
+  // ---- The lease.
   grpc::ServerWriteReactor<v1::SessionEvent>* OpenSession(
-      Context* context, const v1::OpenSessionRequest* request) override;
-  Unary* AttachCache(Context* context, const v1::AttachCacheRequest* request,
-                     v1::AttachCacheResponse* response) override;
-  Unary* DetachCache(Context* context, const v1::DetachCacheRequest* request,
-                     v1::DetachCacheResponse* response) override;
-  Unary* AdmitRequest(Context* context, const v1::AdmitRequestRequest* request,
-                      v1::AdmitRequestResponse* response) override;
-  Unary* ReleaseRequest(Context* context, const v1::ReleaseRequestRequest* request,
-                        v1::ReleaseRequestResponse* response) override;
-  Unary* AssignBlocks(Context* context, const v1::AssignBlocksRequest* request,
-                      v1::AssignBlocksResponse* response) override;
-  Unary* FreeBlocks(Context* context, const v1::FreeBlocksRequest* request,
-                    v1::FreeBlocksResponse* response) override;
-  Unary* InvalidateBlocks(Context* context, const v1::InvalidateBlocksRequest* request,
-                          v1::InvalidateBlocksResponse* response) override;
-  Unary* SwapIn(Context* context, const v1::SwapInRequest* request,
-                v1::SwapInResponse* response) override;
-  Unary* ReplayPlan(Context* context, const v1::ReplayPlanRequest* request,
-                    v1::ReplayPlanResponse* response) override;
-  Unary* Backup(Context* context, const v1::BackupRequest* request,
-                v1::BackupResponse* response) override;
-  Unary* WaitTicket(Context* context, const v1::WaitTicketRequest* request,
-                    v1::WaitTicketResponse* response) override;
+      grpc::CallbackServerContext* context, const v1::OpenSessionRequest* request) override;
+
+  // ---- Verbs that may wait.
+  grpc::ServerUnaryReactor* AttachCache(grpc::CallbackServerContext* context,
+                                        const v1::AttachCacheRequest* request,
+                                        v1::AttachCacheResponse* response) override;
+  grpc::ServerUnaryReactor* DetachCache(grpc::CallbackServerContext* context,
+                                        const v1::DetachCacheRequest* request,
+                                        v1::DetachCacheResponse* response) override;
+  grpc::ServerUnaryReactor* AdmitRequest(grpc::CallbackServerContext* context,
+                                         const v1::AdmitRequestRequest* request,
+                                         v1::AdmitRequestResponse* response) override;
+  grpc::ServerUnaryReactor* ReleaseRequest(grpc::CallbackServerContext* context,
+                                           const v1::ReleaseRequestRequest* request,
+                                           v1::ReleaseRequestResponse* response) override;
+  grpc::ServerUnaryReactor* AssignBlocks(grpc::CallbackServerContext* context,
+                                         const v1::AssignBlocksRequest* request,
+                                         v1::AssignBlocksResponse* response) override;
+  grpc::ServerUnaryReactor* FreeBlocks(grpc::CallbackServerContext* context,
+                                       const v1::FreeBlocksRequest* request,
+                                       v1::FreeBlocksResponse* response) override;
+  grpc::ServerUnaryReactor* InvalidateBlocks(grpc::CallbackServerContext* context,
+                                             const v1::InvalidateBlocksRequest* request,
+                                             v1::InvalidateBlocksResponse* response) override;
+
+  // ---- The data plane.
+  grpc::ServerUnaryReactor* SwapIn(grpc::CallbackServerContext* context,
+                                   const v1::SwapInRequest* request,
+                                   v1::SwapInResponse* response) override;
+  grpc::ServerUnaryReactor* ReplayPlan(grpc::CallbackServerContext* context,
+                                       const v1::ReplayPlanRequest* request,
+                                       v1::ReplayPlanResponse* response) override;
+  grpc::ServerUnaryReactor* Backup(grpc::CallbackServerContext* context,
+                                   const v1::BackupRequest* request,
+                                   v1::BackupResponse* response) override;
+  grpc::ServerUnaryReactor* WaitTicket(grpc::CallbackServerContext* context,
+                                       const v1::WaitTicketRequest* request,
+                                       v1::WaitTicketResponse* response) override;
   grpc::ServerBidiReactor<v1::RunStepsRequest, v1::RunStepsResponse>* RunSteps(
-      Context* context) override;
+      grpc::CallbackServerContext* context) override;
 
  private:
-  const KvTierServiceOptions options_;
+  // May a call that has its entry in open_calls begin?
+  absl::Status CheckStart(absl::Time deadline) const;
+  // Fills the response; may wait until the deadline.
+  using ControlVerb = std::function<absl::Status(absl::Time deadline)>;
+  grpc::ServerUnaryReactor* RunControl(const grpc::CallbackServerContext& context,
+                                       const char* name, ControlVerb verb);
+  // Calls `start(deadline, done)` unless the deadline has passed.
+  template <typename Response, typename Start>
+  grpc::ServerUnaryReactor* RunData(const grpc::CallbackServerContext& context, const char* name,
+                                    Response* response, const Start& start);
+
+  const SessionCallContext* const context_;
   Node* const node_;
+  const Clock* const clock_;
+  const PeerTable* const peers_;
   ControlExecutor* const executor_;
+  const DataPlane data_plane_;
 };
 
 }  // namespace kvtier

@@ -1,195 +1,308 @@
 #include "server/service/server.h"
 
-#include <sys/stat.h>
-#include <unistd.h>
+#include <sys/socket.h>
 
-#include <thread>
+#include <atomic>
+#include <chrono>
+#include <optional>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/strip.h"
 #include "absl/time/clock.h"
+#include "google/protobuf/message.h"
+#include "grpc/health/v1/health.pb.h"
 #include "grpcpp/ext/proto_server_reflection_plugin.h"
 #include "grpcpp/grpcpp.h"
 #include "grpcpp/health_check_service_interface.h"
-#include "server/core/error.h"
-#include "server/core/limits.h"
+#include "grpcpp/server_posix.h"
+#include "proto/support/wire_limits.h"
 #include "server/core/mutex.h"
 #include "server/core/status_macros.h"
+#include "server/core/thread.h"
+#include "server/service/acceptor.h"
 #include "server/service/admin_service.h"
 #include "server/service/control_executor.h"
 #include "server/service/fd_server.h"
 #include "server/service/kv_tier_service.h"
-#include "server/service/socket_file.h"
+#include "server/service/open_calls.h"
+#include "server/service/peer_table.h"
 
 namespace kvtier {
 namespace {
 
+// A session, and as many tools beside it as there are sessions.
+constexpr size_t kConnectionsMax = 2 * kSessionsMax;
+// Calls of one connection at a time: a worker's steps, and more.
+constexpr int kCallsPerConnectionMax = 256;
+// A peer that is gone without a word (a machine, a cable) is found dead after their sum.
+constexpr int kKeepaliveMilliseconds = 10000;
+constexpr int kKeepaliveTimeoutMilliseconds = 5000;
+// Clients may ping as often as that.
+constexpr int kClientPingMilliseconds = 5000;
 // How long a change of readiness may go unnoticed.
 constexpr absl::Duration kHealthInterval = absl::Milliseconds(100);
-constexpr int kKeepaliveMs = 20000;
+constexpr char kStopping[] = "the daemon stops";
 
-// Restores the process's umask.
-class ScopedUmask {
- public:
-  explicit ScopedUmask(mode_t mask) : former_(umask(mask)) {}
-  ~ScopedUmask() { umask(former_); }
-
- private:
-  const mode_t former_;
-};
+void Configure(grpc::ServerBuilder* builder) {
+  builder->SetMaxReceiveMessageSize(wire::kMessageBytesMax);
+  builder->SetMaxSendMessageSize(wire::kAnswerBytesMax);
+  builder->AddChannelArgument(GRPC_ARG_MAX_METADATA_SIZE, wire::kHeaderBytesMax);
+  builder->AddChannelArgument(GRPC_ARG_MAX_CONCURRENT_STREAMS, kCallsPerConnectionMax);
+  builder->AddChannelArgument(GRPC_ARG_KEEPALIVE_TIME_MS, kKeepaliveMilliseconds);
+  builder->AddChannelArgument(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, kKeepaliveTimeoutMilliseconds);
+  builder->AddChannelArgument(GRPC_ARG_KEEPALIVE_PERMIT_WITHOUT_CALLS, 1);
+  // Also while no data flows: a session's call is silent for days.
+  builder->AddChannelArgument(GRPC_ARG_HTTP2_MAX_PINGS_WITHOUT_DATA, 0);
+  builder->AddChannelArgument(GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS,
+                              kClientPingMilliseconds);
+  // A second server on the same port is an error, not a way to share its calls.
+  builder->AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);
+}
 
 }  // namespace
 
 class Server::Impl {
  public:
-  Impl(ServerOptions options, Node* node, HostPool* pool, DeviceBackend* backend)
-      : options_(std::move(options)),
-        node_(node),
-        pool_(pool),
-        backend_(backend),
-        executor_(kControlThreads, kControlQueueMax) {}
-
+  Impl(ServerOptions options, const ServerParts& parts)
+      : options_(std::move(options)), parts_(parts), peers_(kConnectionsMax) {}
   ~Impl() { Shutdown(absl::ZeroDuration()); }
 
-  absl::Status Start() {
-    KVTIER_ASSIGN_OR_RETURN(options_.socket_path, CleanSocketPath(options_.socket_path));
-    if ((options_.socket_mode & 0002) != 0 && !options_.allow_world_writable) {
-      return FieldInvalid("socket_mode", absl::StrCat(absl::Hex(options_.socket_mode)),
-                          "not writable for everyone");
-    }
-    KVTIER_ASSIGN_OR_RETURN(lock_, LockSocketPath(options_.socket_path));
-    KVTIER_ASSIGN_OR_RETURN(
-        fd_server_, FdServer::Start(FdSocketPath(), options_.socket_mode,
-                                    [this](absl::string_view token, Peer peer) {
-                                      return node_->RedeemToken(token, peer);
-                                    }));
-    KVTIER_RETURN_IF_ERROR(SetSocketAccess(FdSocketPath(), options_.socket_mode,
-                                           options_.socket_gid));
-    KVTIER_RETURN_IF_ERROR(Listen());
-    health_thread_ = std::thread([this] { HealthLoop(); });
-    return absl::OkStatus();
-  }
+  absl::Status Start();
+  void Drain(absl::string_view message);
+  std::vector<std::string> Shutdown(absl::Duration grace);
 
-  void Shutdown(absl::Duration grace) {
-    StopHealth();
-    if (server_ != nullptr) {
-      server_->Shutdown(absl::ToChronoTime(absl::Now() + grace));
-      server_->Wait();
-      server_.reset();
-      (void)unlink(options_.socket_path.c_str());
-    }
-    fd_server_.reset();
-    if (lock_.valid()) {
-      (void)unlink((options_.socket_path + ".lock").c_str());
-      lock_.Reset();
-    }
+  const std::string& socket_path() const { return options_.socket_path; }
+  std::vector<std::string> listen_addresses() const {
+    MutexLock lock(&mutex_);
+    return listen_addresses_;
   }
+  std::vector<std::string> open_calls() const { return open_calls_.Names(); }
 
  private:
-  std::string FdSocketPath() const { return FdSocketPathOf(options_.socket_path); }
-
-  absl::Status Listen() {
-    KvTierServiceOptions kv_tier{.version = options_.version,
-                                 .fd_socket_path = FdSocketPath(),
-                                 .devices = backend_->Devices()};
-    const std::vector<std::string> addresses = Addresses();
-    AdminServiceOptions admin{.version = options_.version, .listen_addresses = addresses};
-    kv_tier_ = std::make_unique<KvTierService>(std::move(kv_tier), node_, &executor_);
-    admin_ = std::make_unique<AdminService>(std::move(admin), node_, pool_, backend_);
-
-    grpc::EnableDefaultHealthCheckService(true);
-    grpc::reflection::InitProtoReflectionServerBuilderPlugin();
-    grpc::ServerBuilder builder;
-    builder.SetMaxReceiveMessageSize(kMessageBytesMax);
-    builder.SetMaxSendMessageSize(kMessageBytesMax);
-    builder.AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);
-    builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIME_MS, kKeepaliveMs);
-    builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, kKeepaliveMs / 2);
-    builder.RegisterService(kv_tier_.get());
-    builder.RegisterService(admin_.get());
-    for (const std::string& address : addresses) {
-      builder.AddListeningPort(address, grpc::InsecureServerCredentials());
-    }
-    {
-      // Never wider than configured, not even for the moment before the chmod.
-      const ScopedUmask narrow(static_cast<mode_t>(~options_.socket_mode & 0777));
-      server_ = builder.BuildAndStart();
-    }
-    if (server_ == nullptr) {
-      return MakeError(absl::StatusCode::kFailedPrecondition, "FIELD_INVALID",
-                       absl::StrCat("cannot listen at ", options_.socket_path,
-                                    options_.tcp_addresses.empty() ? "" : " or a TCP address"),
-                       {{"field", "socket"}, {"value", options_.socket_path}});
-    }
-    SetServing(false);
-    server_->GetHealthCheckService()->SetServingStatus("liveness", true);
-    return SetSocketAccess(options_.socket_path, options_.socket_mode, options_.socket_gid);
-  }
-
-  std::vector<std::string> Addresses() const {
-    std::vector<std::string> addresses = {absl::StrCat("unix:", options_.socket_path)};
-    addresses.insert(addresses.end(), options_.tcp_addresses.begin(),
-                     options_.tcp_addresses.end());
-    return addresses;
-  }
-
-  void SetServing(bool serving) {
-    server_->GetHealthCheckService()->SetServingStatus("", serving);
-    server_->GetHealthCheckService()->SetServingStatus("kvtier.v1.KvTier", serving);
-  }
-
-  bool Ready() const {
-    return pool_->stats().state == HostPool::State::kReady && backend_->Health().ok() &&
-           !node_->draining();
-  }
-
-  void HealthLoop() {
-    bool serving = false;
-    for (;;) {
-      if (const bool ready = Ready(); ready != serving) SetServing(serving = ready);
-      MutexLock lock(&mutex_);
-      if (stopping_) break;
-      changed_.WaitFor(&mutex_, kHealthInterval);
-      if (stopping_) break;
-    }
-    SetServing(false);
-  }
-
-  void StopHealth() {
-    {
-      MutexLock lock(&mutex_);
-      stopping_ = true;
-    }
-    changed_.NotifyAll();
-    if (health_thread_.joinable()) health_thread_.join();
-  }
+  absl::Status OpenSockets();
+  absl::Status StartGrpc();
+  absl::Status StartThreads();
+  void FillContexts();
+  void TakeConnection(UniqueFd connection);
+  // Writes readiness to the health service.
+  void UpdateHealth() KVTIER_EXCLUDES(mutex_);
+  void RunHealth();
+  void StopHealth();
 
   ServerOptions options_;
-  Node* const node_;
-  HostPool* const pool_;
-  DeviceBackend* const backend_;
-  ControlExecutor executor_;
-  UniqueFd lock_;
-  std::unique_ptr<FdServer> fd_server_;
+  const ServerParts parts_;
+  OpenCalls open_calls_;
+  PeerTable peers_;
+  SessionCallContext session_context_;
+  AdminContext admin_context_;
+  std::string fd_socket_path_;
+
+  std::optional<SocketLock> lock_;
+  std::optional<UnixListener> listener_;
+  std::optional<UnixListener> fd_listener_;
+  std::unique_ptr<ControlExecutor> executor_;
   std::unique_ptr<KvTierService> kv_tier_;
   std::unique_ptr<AdminService> admin_;
-  std::unique_ptr<grpc::Server> server_;
-  std::thread health_thread_;
-  Mutex mutex_;
+  std::unique_ptr<grpc::Server> grpc_;
+  std::unique_ptr<FdServer> fd_server_;
+  std::unique_ptr<Acceptor> acceptor_;
+  Thread health_thread_;
+
+  std::atomic<bool> not_ready_{false};  // draining or stopping, for good
+
+  mutable Mutex mutex_;  // rank: a leaf
   CondVar changed_;
   bool stopping_ KVTIER_GUARDED_BY(mutex_) = false;
+  std::vector<std::string> listen_addresses_ KVTIER_GUARDED_BY(mutex_);
 };
+
+absl::Status Server::Impl::Start() {
+  KVTIER_ASSIGN_OR_RETURN(options_.socket_path, CleanSocketPath(options_.socket_path));
+  KVTIER_ASSIGN_OR_RETURN(fd_socket_path_, FdSocketPathOf(options_.socket_path));
+  KVTIER_RETURN_IF_ERROR(CheckSocketAccess(options_.access));
+  KVTIER_RETURN_IF_ERROR(OpenSockets());
+  KVTIER_ASSIGN_OR_RETURN(executor_,
+                          ControlExecutor::Start({.threads = options_.control_threads,
+                                                  .queue_max = options_.control_queue_max}));
+  FillContexts();
+  KVTIER_RETURN_IF_ERROR(StartGrpc());
+  return StartThreads();
+}
+
+absl::Status Server::Impl::OpenSockets() {
+  KVTIER_ASSIGN_OR_RETURN(SocketLock lock, SocketLock::Take(options_.socket_path));
+  lock_.emplace(std::move(lock));
+  KVTIER_ASSIGN_OR_RETURN(
+      UnixListener fd_listener,
+      UnixListener::Listen(fd_socket_path_, SOCK_SEQPACKET, options_.access));
+  fd_listener_.emplace(std::move(fd_listener));
+  KVTIER_ASSIGN_OR_RETURN(
+      UnixListener listener,
+      UnixListener::Listen(options_.socket_path, SOCK_STREAM, options_.access));
+  listener_.emplace(std::move(listener));
+  return absl::OkStatus();
+}
+
+void Server::Impl::FillContexts() {
+  const std::vector<DeviceInfo> devices = parts_.backend->Devices();
+  session_context_ = {.node = parts_.node,
+                      .open_calls = &open_calls_,
+                      .log = parts_.log,
+                      .version = options_.version,
+                      .fd_socket_path = fd_socket_path_,
+                      .devices = devices};
+  admin_context_ = {.node = parts_.node,
+                    .pool = parts_.pool,
+                    .log = parts_.log,
+                    .version = options_.version,
+                    .devices = devices,
+                    .listen_addresses = [this] { return listen_addresses(); },
+                    .drain = [this](absl::string_view message) { Drain(message); }};
+  kv_tier_ = std::make_unique<KvTierService>(&session_context_, parts_.clock, &peers_,
+                                             executor_.get());
+  admin_ = std::make_unique<AdminService>(&admin_context_);
+}
+
+absl::Status Server::Impl::StartGrpc() {
+  grpc::EnableDefaultHealthCheckService(true);
+  // gRPC serves health without its descriptors; clients that know it by reflection want them.
+  google::protobuf::LinkMessageReflection<grpc::health::v1::HealthCheckRequest>();
+  grpc::reflection::InitProtoReflectionServerBuilderPlugin();
+  grpc::ServerBuilder builder;
+  Configure(&builder);
+  builder.RegisterService(kv_tier_.get());
+  builder.RegisterService(admin_.get());
+  std::vector<int> ports(options_.tcp_addresses.size(), 0);
+  for (size_t i = 0; i < ports.size(); ++i) {
+    builder.AddListeningPort(options_.tcp_addresses[i], grpc::InsecureServerCredentials(),
+                             &ports[i]);
+  }
+  grpc_ = builder.BuildAndStart();
+  if (grpc_ == nullptr) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("cannot listen at a TCP address of ",
+                     absl::StrJoin(options_.tcp_addresses, ","),
+                     ": it must be host:port of this machine, and free"));
+  }
+  {
+    MutexLock lock(&mutex_);
+    listen_addresses_ = {absl::StrCat("unix:", options_.socket_path)};
+    for (size_t i = 0; i < ports.size(); ++i) {
+      const absl::string_view address = options_.tcp_addresses[i];
+      listen_addresses_.push_back(
+          absl::StrCat(address.substr(0, address.rfind(':')), ":", ports[i]));
+    }
+  }
+  grpc_->GetHealthCheckService()->SetServingStatus("liveness", true);
+  UpdateHealth();
+  return absl::OkStatus();
+}
+
+absl::Status Server::Impl::StartThreads() {
+  KVTIER_ASSIGN_OR_RETURN(health_thread_, Thread::Start("kv-health", [this] { RunHealth(); }));
+  KVTIER_ASSIGN_OR_RETURN(
+      fd_server_, FdServer::Start(fd_listener_->fd(), parts_.clock, parts_.log,
+                                  [this](absl::string_view token, Peer peer) {
+                                    return parts_.node->RedeemToken(token, peer);
+                                  }));
+  KVTIER_ASSIGN_OR_RETURN(acceptor_, Acceptor::Start(listener_->fd(), parts_.log,
+                                                     [this](UniqueFd connection) {
+                                                       TakeConnection(std::move(connection));
+                                                     }));
+  return absl::OkStatus();
+}
+
+void Server::Impl::TakeConnection(UniqueFd connection) {
+  if (!peers_.Add(connection.get())) {
+    parts_.log->Event("connection_refused", {{"limit", kConnectionsMax}});
+    return;
+  }
+  grpc::AddInsecureChannelFromFd(grpc_.get(), connection.Release());
+}
+
+void Server::Impl::UpdateHealth() {
+  const auto set = [health = grpc_->GetHealthCheckService()](bool ready) {
+    health->SetServingStatus("", ready);
+    health->SetServingStatus(v1::KvTier::service_full_name(), ready);
+  };
+  const bool ready = !not_ready_.load() && !parts_.node->draining() &&
+                     parts_.pool->stats().state == HostPool::State::kReady &&
+                     parts_.backend->Health().ok();
+  set(ready);
+  // Two threads write here, and "ready" must not be the last word after a drain.
+  if (ready && not_ready_.load()) set(false);
+}
+
+void Server::Impl::RunHealth() {
+  for (;;) {
+    UpdateHealth();
+    MutexLock lock(&mutex_);
+    if (stopping_) return;
+    changed_.WaitFor(&mutex_, kHealthInterval);
+    if (stopping_) return;
+  }
+}
+
+void Server::Impl::StopHealth() {
+  {
+    MutexLock lock(&mutex_);
+    stopping_ = true;
+    changed_.NotifyAll();
+  }
+  health_thread_.Join();
+}
+
+void Server::Impl::Drain(absl::string_view message) {
+  not_ready_.store(true);
+  UpdateHealth();
+  parts_.node->Drain(message);
+}
+
+std::vector<std::string> Server::Impl::Shutdown(absl::Duration grace) {
+  std::vector<std::string> stuck;
+  if (grpc_ != nullptr) {
+    const absl::Time deadline = absl::Now() + grace;
+    Drain(kStopping);
+    StopHealth();
+    open_calls_.Close();
+    // Nobody new; the lock keeps the next daemon away until this one is gone.
+    acceptor_.reset();
+    listener_.reset();
+    const absl::Status closed = parts_.node->CloseAllSessions(kStopping, deadline);
+    if (!closed.ok()) parts_.log->Event("sessions_left", {{"status", closed.ToString()}});
+    if (!open_calls_.WaitUntilNone(deadline)) stuck = open_calls_.Names();
+    // What is left is cancelled: calls that are stuck, and those that go on until somebody ends
+    // them.
+    grpc_->Shutdown(std::chrono::system_clock::now());
+    grpc_->Wait();
+    grpc_.reset();
+  }
+  StopHealth();
+  acceptor_.reset();
+  fd_server_.reset();
+  executor_.reset();
+  listener_.reset();
+  fd_listener_.reset();
+  lock_.reset();
+  return stuck;
+}
 
 Server::Server(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
 Server::~Server() = default;
 
-absl::StatusOr<std::unique_ptr<Server>> Server::Start(const ServerOptions& options, Node* node,
-                                                      HostPool* pool, DeviceBackend* backend) {
-  auto impl = std::make_unique<Impl>(options, node, pool, backend);
+absl::StatusOr<std::unique_ptr<Server>> Server::Start(const ServerOptions& options,
+                                                      const ServerParts& parts) {
+  auto impl = std::make_unique<Impl>(options, parts);
   KVTIER_RETURN_IF_ERROR(impl->Start());
   return std::unique_ptr<Server>(new Server(std::move(impl)));
 }
 
-void Server::Shutdown(absl::Duration grace) { impl_->Shutdown(grace); }
+const std::string& Server::socket_path() const { return impl_->socket_path(); }
+std::vector<std::string> Server::listen_addresses() const { return impl_->listen_addresses(); }
+void Server::Drain(absl::string_view message) { impl_->Drain(message); }
+std::vector<std::string> Server::Shutdown(absl::Duration grace) { return impl_->Shutdown(grace); }
+std::vector<std::string> Server::open_calls() const { return impl_->open_calls(); }
 
 }  // namespace kvtier

@@ -1,64 +1,89 @@
-// The daemon's gRPC server: both services, health, reflection and the descriptor socket.
+// The daemon's server: both services of kvtier.v1, health, reflection, the descriptor socket.
 //
-// WARNING. gRPC takes over a Unix socket that another server listens at, without an error: the
-// lock file is what keeps two daemons apart. Start takes it first; nobody else may call gRPC for
-// the same path.
-//
-//   auto server = Server::Start({.socket_path = "/run/kvtierd/kvtierd.sock"}, &node, &pool,
-//                               backend.get());
+//   SystemClock clock;
+//   Log log(&clock);
+//   auto server = Server::Start({.socket_path = "/run/kvtierd/kvtierd.sock"},
+//                               {&clock, &node, pool.get(), backend.get(), &log});
+//   if (!server.ok()) return Fail(server.status());
 //   ...
-//   (*server)->Shutdown(absl::Seconds(5));
+//   std::vector<std::string> stuck = (*server)->Shutdown(absl::Seconds(5));
 //
-// Health: "" and "kvtier.v1.KvTier" say whether work is taken (pool ready, not draining, device
-// alive); "liveness" says that the process answers. Neither waits for a device.
+// WARNING: there is no authentication beyond the mode of the Unix socket, and none at all on TCP
+// addresses, where anybody who reaches them can evict sessions. Keep those on loopback.
+//
+// Health (grpc.health.v1): "liveness" is SERVING while the process answers; "" and
+// "kvtier.v1.KvTier" are SERVING while work is taken: pool ready, not draining, device alive.
+// Neither waits for a device.
 #pragma once
 
 #include <memory>
 #include <string>
 #include <vector>
 
-#include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
 #include "absl/time/time.h"
+#include "server/core/clock.h"
+#include "server/core/limits.h"
 #include "server/device/backend.h"
 #include "server/host_pool/host_pool.h"
+#include "server/service/log.h"
+#include "server/service/unix_socket.h"
 #include "server/session/node.h"
 
 namespace kvtier {
 
 struct ServerOptions {
   std::string version;
-  std::string socket_path;                 // at most 107 bytes; "unix:" in front is allowed
-  int socket_mode = 0660;                  // of both sockets, whatever the umask
-  int socket_gid = -1;                     // -1: the process's
-  std::vector<std::string> tcp_addresses;  // host:port, for operators; none by default
-  bool allow_world_writable = false;       // refuse socket_mode & 0002 otherwise
+  // Where workers connect. The descriptor socket and the lock file lie beside it.
+  std::string socket_path;
+  SocketAccess access;  // of both sockets
+  // "host:port", for operators; port 0: any. None by default.
+  std::vector<std::string> tcp_addresses;
+  int32_t control_threads = kControlThreads;
+  int32_t control_queue_max = kControlQueueMax;
+};
+
+// What it serves. Everything must outlive the server.
+struct ServerParts {
+  const Clock* clock = nullptr;
+  Node* node = nullptr;
+  const HostPool* pool = nullptr;
+  const DeviceBackend* backend = nullptr;
+  const Log* log = nullptr;
 };
 
 class Server {
  public:
-  // All must outlive the server. Errors: FAILED_PRECONDITION or INVALID_ARGUMENT / FIELD_INVALID
-  // with the path and what is wrong with it; ALREADY_EXISTS / ID_CONFLICT "in use" where another
-  // daemon holds the lock. Nothing of another daemon's is touched then.
-  static absl::StatusOr<std::unique_ptr<Server>> Start(const ServerOptions& options, Node* node,
-                                                       HostPool* pool, DeviceBackend* backend);
+  // Serves when it returns, also while the pool is still being pinned. Errors: see unix_socket.h;
+  // nothing of anybody else's is touched then.
+  static absl::StatusOr<std::unique_ptr<Server>> Start(const ServerOptions& options,
+                                                       const ServerParts& parts);
+  // As Shutdown(0).
   ~Server();
   Server(const Server&) = delete;
   Server& operator=(const Server&) = delete;
 
-  // Readiness off at once; then no new calls; calls that run have `grace` to end and are cancelled
-  // then. Returns when the last handler has ended: one that ignores it holds this up, so the
-  // caller bounds the wait.
-  void Shutdown(absl::Duration grace);
+  // Cleaned: "/run/kvtierd/kvtierd.sock".
+  const std::string& socket_path() const;
+  // "unix:<path>", then the TCP addresses with the ports that they really have.
+  std::vector<std::string> listen_addresses() const;
+
+  // Readiness off at once; nothing new is admitted; sessions are told; what runs goes on.
+  void Drain(absl::string_view message);
+
+  // Readiness off at once; no new calls; sessions end; calls at work get `grace`, then they are
+  // cancelled. Removes the socket's files. Returns the names of calls that did not end in time,
+  // and waits for them: where they hang for good, so does this (see open_calls). Once.
+  std::vector<std::string> Shutdown(absl::Duration grace);
+
+  // Calls at work, by name. Waits for nothing.
+  std::vector<std::string> open_calls() const;
 
  private:
   class Impl;
   explicit Server(std::unique_ptr<Impl> impl);
-  std::unique_ptr<Impl> impl_;
+  const std::unique_ptr<Impl> impl_;
 };
-
-// What is wrong with `path` as a socket path, or the path without "unix:" in front and without
-// white space behind.
-absl::StatusOr<std::string> CleanSocketPath(absl::string_view path);
 
 }  // namespace kvtier

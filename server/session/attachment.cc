@@ -1,7 +1,6 @@
 #include "server/session/attachment.h"
 
 #include <algorithm>
-#include <optional>
 #include <utility>
 
 #include "server/core/status_macros.h"
@@ -18,7 +17,8 @@ Attachment::Attachment(Options options, std::shared_ptr<Cache> cache)
       cache_(std::move(cache)),
       requests_(options_.session_id, cache_->name(), cache_->layout().max_requests,
                 cache_->layout().max_blocks_per_request, options_.clock),
-      tickets_(options_.operations_in_flight_max) {}
+      tickets_(options_.operations_in_flight_max),
+      mirror_(static_cast<int>(cache_->layout().groups.size())) {}
 
 absl::Status Attachment::Open(absl::Time deadline) {
   KVTIER_ASSIGN_OR_RETURN(tier_, HotTier::Create(cache_->layout(), cache_->host(),
@@ -66,23 +66,37 @@ absl::Status Attachment::Enqueue(const Work& work, std::shared_ptr<void> context
 }
 
 absl::StatusOr<int64_t> Attachment::EnqueueOperation(
-    const Work& work, std::shared_ptr<void> context,
+    std::optional<int> group, const Work& work, std::shared_ptr<void> context,
     std::function<void(const absl::Status&, int64_t ticket)> done) {
   MutexLock lock(&enqueue_mutex_);
   if (tickets_.in_flight() >= options_.operations_in_flight_max) {
     return LimitReached("operations in flight for a session and cache",
                         options_.operations_in_flight_max, kBusyRetryDelay);
   }
-  KVTIER_RETURN_IF_ERROR(RunLocked(work, context));
+  struct Operation {
+    std::shared_ptr<void> context;
+    StatsMirror::Reading reading;
+  };
+  const auto operation = std::make_shared<Operation>();
+  operation->context = std::move(context);
+  KVTIER_RETURN_IF_ERROR(RunLocked(
+      [&](DeviceStream* stream, const HotTier& tier) -> absl::Status {
+        KVTIER_RETURN_IF_ERROR(work(stream, tier));
+        if (HostReadable()) return absl::OkStatus();
+        return mirror_.Enqueue(stream, tier, group.value_or(0),
+                               group.has_value() ? 1 : tier.group_count(), &operation->reading);
+      },
+      operation));
   const int64_t ticket = tickets_.Issue();
-  const absl::Status notified = NotifyLocked([self = shared_from_this(), context, ticket,
+  const absl::Status notified = NotifyLocked([self = shared_from_this(), operation, ticket,
                                               done = std::move(done)](const absl::Status& status) {
+    if (status.ok()) self->mirror_.Arrive(operation->reading);
     self->tickets_.Complete(ticket, status, [&](const absl::Status& s) { done(s, ticket); });
   });
   if (notified.ok()) return ticket;
   // The device does the work, and never says so: whoever asked learns of the error alone.
   tickets_.Withdraw();
-  if (context != nullptr) contexts_.push_back(std::move(context));
+  contexts_.push_back(operation);
   return notified;
 }
 
@@ -103,6 +117,15 @@ void Attachment::WhenPassed(std::function<void()> passed) {
     }
   }
   passed();
+}
+
+Counts Attachment::ReadCounts(int group) {
+  if (HostReadable()) return tier_->ReadCounts(group);
+  // The reaper's thread, since a driver that hangs must not hang who looks at statistics.
+  if (!refreshing_.exchange(true)) {
+    options_.reaper->Post([self = shared_from_this()] { self->RefreshMirror(); });
+  }
+  return mirror_.Get(group);
 }
 
 absl::StatusOr<std::shared_ptr<DeviceMemory>> Attachment::Scratch(int64_t bytes) {
@@ -129,8 +152,22 @@ absl::StatusOr<std::shared_ptr<DeviceMemory>> Attachment::Scratch(int64_t bytes)
 void Attachment::Drain(std::function<void()> drained) {
   {
     MutexLock lock(&enqueue_mutex_);
+    if (stream_ != nullptr && !draining_) {
+      draining_ = true;
+      // The last look.
+      const auto reading = std::make_shared<StatsMirror::Reading>();
+      if (!HostReadable()) {
+        contexts_.push_back(reading);
+        mirror_.Enqueue(stream_.get(), *tier_, 0, tier_->group_count(), reading.get())
+            .IgnoreError();
+      }
+      const auto arrived = [self = shared_from_this(), reading, drained](const absl::Status& s) {
+        if (s.ok()) self->mirror_.Arrive(*reading);
+        drained();
+      };
+      if (NotifyLocked(arrived).ok()) return;
+    }
     draining_ = true;
-    if (stream_ != nullptr && NotifyLocked([drained](absl::Status) { drained(); }).ok()) return;
   }
   drained();
 }
@@ -180,9 +217,11 @@ absl::Status Attachment::FlushTableLocked() {
     if (!change.has_value()) return absl::OkStatus();
     const absl::Status written = tier_->EnqueueTableWrite(stream_.get(), change->region,
                                                           change->first_entry, change->block_ids);
-    if (written.ok()) continue;
-    requests_.EditTable([&](BlockTableImage& table) { table.PutBack(*change); });
-    return written;
+    if (!written.ok()) {
+      requests_.EditTable([&](BlockTableImage& table) { table.PutBack(*change); });
+      return written;
+    }
+    changes_.push_back(*std::move(change));
   }
 }
 
@@ -200,26 +239,37 @@ absl::Status Attachment::RunLocked(const Work& work, const std::shared_ptr<void>
 }
 
 absl::Status Attachment::NotifyLocked(std::function<void(absl::Status)> done) {
-  struct Carried {
-    Passed passed;
-    std::vector<std::shared_ptr<void>> contexts;
-  };
   const auto carried = std::make_shared<Carried>();
-  carried->passed = std::move(waiting_);
-  carried->contexts = std::move(contexts_);
-  waiting_.clear();
-  contexts_.clear();
-  const absl::Status status =
-      stream_->Notify([carried, done = std::move(done)](const absl::Status& status) {
+  carried->passed.swap(waiting_);
+  carried->contexts.swap(contexts_);
+  carried->changes.swap(changes_);
+  const absl::Status notified = stream_->Notify(
+      [self = shared_from_this(), carried, done = std::move(done)](const absl::Status& status) {
         done(status);
-        for (const std::function<void()>& passed : carried->passed) passed();
-        carried->contexts.clear();
+        self->OnNotified(status, *carried);
       });
-  if (!status.ok()) {
-    waiting_ = std::move(carried->passed);
-    contexts_ = std::move(carried->contexts);
+  if (!notified.ok()) {
+    waiting_.swap(carried->passed);
+    contexts_.swap(carried->contexts);
+    changes_.swap(carried->changes);
   }
-  return status;
+  return notified;
+}
+
+// On a thread of the device: takes no lock under which the driver may be called.
+void Attachment::OnNotified(const absl::Status& status, Carried& carried) {
+  if (status.ok() || carried.changes.empty()) {
+    for (const std::function<void()>& passed : carried.passed) passed();
+  } else {
+    // The block table may not have been written: what waits for that waits for another try.
+    requests_.EditTable([&](BlockTableImage& table) {
+      for (const BlockTableImage::Change& change : carried.changes) table.PutBack(change);
+    });
+    options_.reaper->PostRetry([self = shared_from_this(), passed = std::move(carried.passed)] {
+      for (const std::function<void()>& each : passed) self->WhenPassed(each);
+    });
+  }
+  carried = {};
 }
 
 void Attachment::PassLocked() {
@@ -234,6 +284,21 @@ void Attachment::RetryPass() {
   retrying_ = false;
   if (waiting_.empty() || draining_ || passed_all_) return;
   PassLocked();
+}
+
+void Attachment::RefreshMirror() {
+  const auto reading = std::make_shared<StatsMirror::Reading>();
+  const absl::Status enqueued = Enqueue(
+      [&](DeviceStream* stream, const HotTier& tier) {
+        return mirror_.Enqueue(stream, tier, 0, tier.group_count(), reading.get());
+      },
+      reading,
+      [self = shared_from_this(), reading](const absl::Status& status) {
+        if (status.ok()) self->mirror_.Arrive(*reading);
+        self->refreshing_ = false;
+      });
+  // The next look tries again.
+  if (!enqueued.ok()) refreshing_ = false;
 }
 
 void Attachment::AddDeviceBytes(int64_t bytes) {

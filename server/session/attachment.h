@@ -14,6 +14,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -27,6 +28,7 @@
 #include "server/hot_tier/hot_tier.h"
 #include "server/session/request_table.h"
 #include "server/session/segment_handles.h"
+#include "server/session/stats_mirror.h"
 #include "server/session/ticket_table.h"
 
 namespace kvtier {
@@ -64,8 +66,6 @@ class Attachment : public std::enable_shared_from_this<Attachment> {
   RequestTable& requests() { return requests_; }
   TicketTable& tickets() { return tickets_; }
   int64_t device_bytes() const { return device_bytes_.load(std::memory_order_relaxed); }
-  // After Open, while a cache lists it: ReleaseDevice comes after Cache::Leave.
-  const HotTier& tier() const { return *tier_; }
   // The memory as other processes map it, with new tokens. Errors: SESSION_CLOSED,
   // RESOURCE_EXHAUSTED.
   absl::StatusOr<std::vector<SegmentInfo>> IssueSegments(TokenTable* tokens) const;
@@ -79,15 +79,21 @@ class Attachment : public std::enable_shared_from_this<Attachment> {
   // runs. Errors: SESSION_CLOSED, those of the work and the device.
   absl::Status Enqueue(const Work& work, std::shared_ptr<void> context,
                        std::function<void(absl::Status)> done);
-  // The same as an operation with a ticket. Further errors: LIMIT_REACHED.
+  // The same as an operation with a ticket, on all groups or on `group`. Further errors:
+  // LIMIT_REACHED.
   absl::StatusOr<int64_t> EnqueueOperation(
-      const Work& work, std::shared_ptr<void> context,
+      std::optional<int> group, const Work& work, std::shared_ptr<void> context,
       std::function<void(const absl::Status&, int64_t ticket)> done);
   // Enqueues pending changes of the block table, which otherwise go with the next work.
   absl::Status FlushTable();
   // Runs `passed` once all work enqueued so far, and every pending change of the block table,
   // is done; certainly: what the device refuses is tried again. Never waits.
   void WhenPassed(std::function<void()> passed);
+
+  // Counters of a group. Never waits: where the host cannot read the device's memory they are
+  // those of the last look (StatsMirror), and the next look is on its way. While a cache lists
+  // the attachment.
+  Counts ReadCounts(int group);
 
   // Device memory of at least `bytes` for inline data, ordered by the device stream. Keep it in
   // the work's context. May call the driver. Errors: those of DeviceBackend::Allocate.
@@ -107,6 +113,12 @@ class Attachment : public std::enable_shared_from_this<Attachment> {
 
  private:
   using Passed = std::vector<std::function<void()>>;
+  // What the next notification that the device takes speaks for.
+  struct Carried {
+    Passed passed;                                 // waits for all work before
+    std::vector<std::shared_ptr<void>> contexts;   // used by work before
+    std::vector<BlockTableImage::Change> changes;  // of the block table, enqueued before
+  };
 
   static constexpr size_t kContextsMax = 64;
 
@@ -114,16 +126,23 @@ class Attachment : public std::enable_shared_from_this<Attachment> {
   absl::Status NotifyLocked(std::function<void(absl::Status)> done) KVTIER_REQUIRES(enqueue_mutex_);
   absl::Status RunLocked(const Work& work, const std::shared_ptr<void>& context)
       KVTIER_REQUIRES(enqueue_mutex_);
+  void OnNotified(const absl::Status& status, Carried& carried);
   // Enqueues what `waiting_` waits for; plans a retry if the device refuses.
   void PassLocked() KVTIER_REQUIRES(enqueue_mutex_);
   void RetryPass();
+  bool HostReadable() const { return options_.device.kind == BackendKind::kCpu; }
+  void RefreshMirror();
   void AddDeviceBytes(int64_t bytes);
 
   const Options options_;
   const std::shared_ptr<Cache> cache_;
   RequestTable requests_;
   TicketTable tickets_;
-  std::unique_ptr<HotTier> tier_;  // set by Open, reset by ReleaseDevice; see tier()
+  // Set by Open, reset by ReleaseDevice, which comes after Cache::Leave: read under the enqueue
+  // lock while the device stream is there, or while a cache lists the attachment.
+  std::unique_ptr<HotTier> tier_;
+  StatsMirror mirror_;
+  std::atomic<bool> refreshing_{false};
   std::atomic<int64_t> device_bytes_{0};
 
   Mutex enqueue_mutex_;  // rank: enqueue; see above
@@ -135,6 +154,8 @@ class Attachment : public std::enable_shared_from_this<Attachment> {
   Passed waiting_ KVTIER_GUARDED_BY(enqueue_mutex_);
   // Of work that was enqueued in part, or whose notification was refused.
   std::vector<std::shared_ptr<void>> contexts_ KVTIER_GUARDED_BY(enqueue_mutex_);
+  // Enqueued, and not known to be done.
+  std::vector<BlockTableImage::Change> changes_ KVTIER_GUARDED_BY(enqueue_mutex_);
   bool retrying_ KVTIER_GUARDED_BY(enqueue_mutex_) = false;
 
   mutable Mutex memory_mutex_;  // rank: a leaf

@@ -170,7 +170,7 @@ void Cache::Leave(const Attachment* attachment) {
   leaving = std::move(*found);
   attachments_.erase(found);
   for (size_t g = 0; g < ended_counts_.size(); ++g) {
-    ended_counts_[g] += leaving->tier().ReadCounts(static_cast<int>(g));
+    ended_counts_[g] += leaving->ReadCounts(static_cast<int>(g));
   }
 }
 
@@ -188,7 +188,7 @@ std::vector<Counts> Cache::GroupCountsLocked() const {
   std::vector<Counts> groups = ended_counts_;
   for (const std::shared_ptr<Attachment>& attachment : attachments_) {
     for (size_t g = 0; g < groups.size(); ++g) {
-      groups[g] += attachment->tier().ReadCounts(static_cast<int>(g));
+      groups[g] += attachment->ReadCounts(static_cast<int>(g));
     }
   }
   return groups;
@@ -209,7 +209,7 @@ void Cache::FillSnapshot(CacheSnapshot* snapshot) const {
     session.operations_in_flight = attachment->tickets().in_flight();
     session.device_bytes = attachment->device_bytes();
     for (size_t g = 0; g < ended_counts_.size(); ++g) {
-      session.groups.push_back(attachment->tier().ReadCounts(static_cast<int>(g)));
+      session.groups.push_back(attachment->ReadCounts(static_cast<int>(g)));
       snapshot->groups[g] += session.groups.back();
     }
     // One that is leaving counts until it has left, but is nobody's any more.

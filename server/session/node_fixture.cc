@@ -4,7 +4,6 @@
 #include <sys/mman.h>
 
 #include <algorithm>
-#include <atomic>
 #include <cstring>
 #include <thread>
 
@@ -23,6 +22,33 @@ int OpenDescriptors() {
   closedir(directory);
   return count;
 }
+
+class ClaimsCuda final : public DeviceBackend {
+ public:
+  explicit ClaimsCuda(std::unique_ptr<DeviceBackend> inner) : inner_(std::move(inner)) {}
+  std::vector<DeviceInfo> Devices() const override {
+    std::vector<DeviceInfo> devices = inner_->Devices();
+    for (DeviceInfo& device : devices) device.kind = BackendKind::kCuda;
+    return devices;
+  }
+  absl::StatusOr<std::unique_ptr<DeviceMemory>> Allocate(absl::string_view device_uuid,
+                                                         absl::string_view purpose,
+                                                         int64_t bytes) override {
+    return inner_->Allocate(device_uuid, purpose, bytes);
+  }
+  absl::StatusOr<std::unique_ptr<DeviceStream>> CreateStream(
+      absl::string_view device_uuid) override {
+    return inner_->CreateStream(device_uuid);
+  }
+  absl::StatusOr<std::unique_ptr<HostRegistration>> RegisterHost(uint8_t* data,
+                                                                 int64_t bytes) override {
+    return inner_->RegisterHost(data, bytes);
+  }
+  absl::Status Health() const override { return inner_->Health(); }
+
+ private:
+  const std::unique_ptr<DeviceBackend> inner_;
+};
 
 }  // namespace
 
@@ -153,9 +179,9 @@ int WorkerMemory::FirstLayerOf(int group) const {
 NodeFixture::NodeFixture(const Options& options)
     : options_(options),
       manual_clock_(absl::FromUnixSeconds(1'000'000'000)),
-      stepper_(options.stepped ? std::make_shared<CpuStepper>() : nullptr),
       plan_(std::make_shared<FaultPlan>()) {
-  backend_ = MakeFaultInjectingBackend(*MakeCpuBackend({.stepper = stepper_}), plan_);
+  backend_ = MakeFaultInjectingBackend(*MakeCpuBackend({}), plan_);
+  if (options.claims_cuda) backend_ = std::make_unique<ClaimsCuda>(std::move(backend_));
   pool_ = *HostPool::Create({.size_bytes = options.pool_bytes,
                              .huge_pages = HugePages::kNever,
                              .touch_threads = 1,
@@ -166,21 +192,7 @@ NodeFixture::NodeFixture(const Options& options)
   RestartNode();
 }
 
-NodeFixture::~NodeFixture() {
-  plan_->Clear();
-  if (stepper_ != nullptr) {
-    // Nobody else moves the streams that the node waits for.
-    std::atomic<bool> closed = false;
-    std::thread pump([&] {
-      while (!closed) {
-        if (stepper_->RunAll() == 0) std::this_thread::yield();
-      }
-    });
-    node_.reset();
-    closed = true;
-    pump.join();
-  }
-}
+NodeFixture::~NodeFixture() { plan_->Clear(); }
 
 void NodeFixture::RestartNode() {
   node_.reset();

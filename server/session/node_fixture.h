@@ -13,7 +13,6 @@
 #include "kernels/counters.h"
 #include "server/core/cache_layout.h"
 #include "server/core/clock.h"
-#include "server/device/cpu/cpu_stepper.h"
 #include "server/device/fault/fault_plan.h"
 #include "server/session/node.h"
 
@@ -87,8 +86,9 @@ struct Worker {
 class NodeFixture : public ::testing::Test {
  protected:
   struct Options {
-    bool stepped = false;  // device streams move by `stepper()` only
     bool manual_clock = false;
+    // The device says that it is a GPU, whose memory the host must not read.
+    bool claims_cuda = false;
     int64_t pool_bytes = int64_t{8} << 20;
     NodeOptions node = {.version = "test"};
   };
@@ -100,7 +100,6 @@ class NodeFixture : public ::testing::Test {
   Node& node() { return *node_; }
   void RestartNode();
   FaultPlan& plan() { return *plan_; }
-  CpuStepper& stepper() { return *stepper_; }
   ManualClock& clock() { return manual_clock_; }
   HostPool& pool() { return *pool_; }
   absl::Time Soon() const;
@@ -135,7 +134,6 @@ class NodeFixture : public ::testing::Test {
   int fds_before_ = 0;
   SystemClock system_clock_;
   ManualClock manual_clock_;
-  std::shared_ptr<CpuStepper> stepper_;
   std::shared_ptr<FaultPlan> plan_;
   std::unique_ptr<DeviceBackend> backend_;
   std::unique_ptr<HostPool> pool_;

@@ -3,10 +3,12 @@
 #include "server/session/node.h"
 
 #include <algorithm>
+#include <thread>
 #include <vector>
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "kernels/stats_block.h"
 #include "server/session/node_fixture.h"
 #include "tests/golden/worked_example.h"
 
@@ -93,6 +95,38 @@ TEST_F(NodeTest, GoldenWorkedExample) {
   for (size_t i = 0; i < golden::kOwnerAfter.size(); ++i) {
     EXPECT_TRUE(worker.memory->HotRowIs(0, static_cast<int32_t>(i), golden::kOwnerAfter[i])) << i;
   }
+  worker.memory.reset();
+  ExpectBaseline();
+}
+
+// Where the host cannot read the device's memory: counters come back with each operation, and
+// with each look at them for the next one.
+class NodeMirrorTest : public NodeFixture {
+ protected:
+  NodeMirrorTest() : NodeFixture({.claims_cuda = true}) {}
+};
+
+TEST_F(NodeMirrorTest, CountersWithoutReadingDeviceMemory) {
+  Worker worker = OpenAndAttach(SmallLayout{.groups = 2}.Make());
+  const int32_t region = Admit(worker, "r");
+  Assign(worker, "r", 1);
+  ASSERT_TRUE(BackupPattern(worker, "r", region, 3).ok());
+  EXPECT_EQ(Total()[Counter::kBackedUpRows], 2);
+  ASSERT_TRUE(SwapInSlots(worker, "r", {3, 4}, -1, 1).status.ok());
+  EXPECT_EQ(Stats().groups[1][Counter::kMisses], 2);
+  EXPECT_EQ(Stats().groups[0][Counter::kMisses], 0);
+  // A worker's own kernels count too.
+  const auto& extent = worker.memory->geometry().groups[0].stats;
+  auto* const block = reinterpret_cast<StatsBlock*>(
+      const_cast<uint8_t*>(worker.memory->segment(SegmentKind::kState)) + extent.offset_bytes);
+  Counts counts;
+  counts[Counter::kHits] = 5;
+  AddCounts(block, counts);
+  while (Total()[Counter::kHits] < 5) std::this_thread::yield();
+  // The last look, when the session leaves.
+  AddCounts(block, counts);
+  ASSERT_TRUE(node().DetachCache(worker.session, "kv", Soon()).ok());
+  EXPECT_EQ(node().Snapshot("")->total[Counter::kHits], 10);
   worker.memory.reset();
   ExpectBaseline();
 }

@@ -158,7 +158,8 @@ TEST(Death, AKilledWorkerLeavesNothingBehind) {
     EXPECT_TRUE(daemon.WaitForStats([&](const v1::GetStatsResponse& now) {
       return now.sessions() == left && (left > 0 || Idle(now)) &&
              (left == 0 || now.caches(0).sessions_size() == left);
-    })) << "worker " << i;
+    })) << "worker "
+        << i;
     EXPECT_LT(DescriptorCount(daemon.pid()), descriptors);
     descriptors = DescriptorCount(daemon.pid());
   }
@@ -198,8 +199,7 @@ TEST(Death, SigtermEndsSessionsAndIsNoCrash) {
   ASSERT_TRUE(cache.ok()) << cache.status();
   EXPECT_EQ(daemon.Stop(), 0);
   ASSERT_TRUE(session->WaitUntilEnded(kPatience));
-  EXPECT_THAT(session->state(),
-              AnyOf(client::SessionState::kRevoked, client::SessionState::kLost));
+  EXPECT_THAT(session->state(), AnyOf(client::SessionState::kRevoked, client::SessionState::kLost));
 }
 
 }  // namespace

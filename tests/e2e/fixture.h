@@ -36,9 +36,9 @@ inline v1::CacheLayout TinyLayout(int32_t block_count = 8, int32_t max_requests 
 
 inline absl::StatusOr<client::Cache> AttachTiny(const client::Session& session,
                                                 int32_t block_count = 8) {
-  return client::Cache::Attach(session, {.cache = "tiny",
-                                         .layout = TinyLayout(block_count),
-                                         .wait_for_pool = absl::Minutes(1)});
+  return client::Cache::Attach(
+      session,
+      {.cache = "tiny", .layout = TinyLayout(block_count), .wait_for_pool = absl::Minutes(1)});
 }
 
 // Backs up rows of `value` to positions [first, first + count) of `request`, from this process.

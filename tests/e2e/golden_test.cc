@@ -121,7 +121,8 @@ class GoldenTest : public ::testing::TestWithParam<std::string> {
     for (int32_t l = 0; l < kLayers; ++l) {
       const std::span<const uint8_t> row = group().layers[l].hot.value(hot_row);
       for (int32_t j = 0; j < golden::kRowBytes; ++j) {
-        ASSERT_EQ(row[j], ByteOf(slot, j, l)) << "slot " << slot << ", layer " << l << ", byte " << j;
+        ASSERT_EQ(row[j], ByteOf(slot, j, l))
+            << "slot " << slot << ", layer " << l << ", byte " << j;
       }
     }
   }
@@ -172,8 +173,8 @@ TEST_P(GoldenTest, WorkedExample) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Planes, GoldenTest,
-                         ::testing::Values("InProcess", "InProcessAllLayers", "Rpc",
-                                           "RpcAllLayers", "RunSteps"),
+                         ::testing::Values("InProcess", "InProcessAllLayers", "Rpc", "RpcAllLayers",
+                                           "RunSteps"),
                          [](const auto& info) { return info.param; });
 
 }  // namespace

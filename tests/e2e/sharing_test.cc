@@ -41,8 +41,8 @@ class SharingTest : public ::testing::TestWithParam<bool> {
   }
   // One step in the plane of this test.
   static void Run(client::Cache* cache) {
-    const absl::Status status = GetParam() ? cache->SwapInRpc(0, 1, {}, /*wait=*/true).status()
-                                           : cache->SwapIn(0, 1);
+    const absl::Status status =
+        GetParam() ? cache->SwapInRpc(0, 1, {}, /*wait=*/true).status() : cache->SwapIn(0, 1);
     ASSERT_TRUE(status.ok()) << status;
   }
   static void BackupNewest(client::Cache* cache) {
@@ -65,8 +65,8 @@ TEST_P(SharingTest, OneWritesTheOtherReads) {
   ASSERT_TRUE(BackupRows(&*cache_a_, a, 0, 8, 0xa1).ok());
 
   client::Request b = Admit(&*cache_b_, "b");
-  const absl::StatusOr<client::AssignedBlocks> shared = b.AssignBlocks(
-      0, {.block_ids = blocks->block_ids, .generations = blocks->generations});
+  const absl::StatusOr<client::AssignedBlocks> shared =
+      b.AssignBlocks(0, {.block_ids = blocks->block_ids, .generations = blocks->generations});
   ASSERT_TRUE(shared.ok()) << shared.status();
   EXPECT_EQ(shared->block_ids, blocks->block_ids);
   SetStep(&*cache_b_, b, {0, 7, 3});
@@ -77,10 +77,9 @@ TEST_P(SharingTest, OneWritesTheOtherReads) {
 
   // A stale generation is refused, and nothing is appended.
   client::Request late = Admit(&*cache_b_, "late");
-  const absl::Status stale =
-      late.AssignBlocks(0, {.block_ids = {blocks->block_ids[0]},
-                            .generations = {blocks->generations[0] + 1}})
-          .status();
+  const absl::Status stale = late.AssignBlocks(0, {.block_ids = {blocks->block_ids[0]},
+                                                   .generations = {blocks->generations[0] + 1}})
+                                 .status();
   EXPECT_EQ(stale.code(), absl::StatusCode::kFailedPrecondition) << stale;
   EXPECT_EQ(client::ErrorReasonOf(stale), "GENERATION_STALE");
   EXPECT_EQ(late.SlotOf(0), -1);
@@ -164,8 +163,7 @@ TEST_P(SharingTest, EveryNewestRowIsBackedUp) {
   const client::GroupView& group = cache_a_->view().groups[0];
   for (int32_t position = 0; position < 30; ++position) {
     SetStep(&*cache_a_, a, {position, position / 2, position / 3, 0}, a.SlotOf(position));
-    const std::span<uint8_t> newest =
-        group.layers[0].hot.value(group.newest_hot_row(a.region()));
+    const std::span<uint8_t> newest = group.layers[0].hot.value(group.newest_hot_row(a.region()));
     std::fill(newest.begin(), newest.end(), static_cast<uint8_t>(position + 1));
     Run(&*cache_a_);
     const std::vector<int32_t> asked = {position, position / 2, position / 3, 0};

@@ -13,11 +13,10 @@ namespace {
 
 absl::Status BeAVictim(const char* socket_path) {
   using namespace kvtier;  // NOLINT(google-build-using-namespace): a main file
-  absl::StatusOr<client::Session> session =
-      client::Session::Open({.socket_path = socket_path,
-                             .client_name = "victim",
-                             .call_timeout = absl::Minutes(1),
-                             .wait_for_daemon = true});
+  absl::StatusOr<client::Session> session = client::Session::Open({.socket_path = socket_path,
+                                                                   .client_name = "victim",
+                                                                   .call_timeout = absl::Minutes(1),
+                                                                   .wait_for_daemon = true});
   if (!session.ok()) return session.status();
   absl::StatusOr<client::Cache> cache = e2e::AttachTiny(*session, /*block_count=*/32);
   if (!cache.ok()) return cache.status();

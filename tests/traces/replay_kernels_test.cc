@@ -61,8 +61,8 @@ class Group {
       const int32_t newest_row = region * Shape().region_stride + kHotSize;
       std::memcpy(&hot_[int64_t{newest_row} * kRowBytes], row.data(), kRowBytes);
     }
-    const LayerView layer = {host_.data(), hot_.data(),
-                             {.value_bytes = kRowBytes, .row_stride = kRowBytes}};
+    const LayerView layer = {
+        host_.data(), hot_.data(), {.value_bytes = kRowBytes, .row_stride = kRowBytes}};
     swap_in({.shape = Shape(),
              .state = {owner_.data(), lru_.data()},
              .num_rows = kRegions,

@@ -91,7 +91,7 @@ class HostRanges {
     const bool overlaps_previous = next != ranges_.begin() && std::prev(next)->second > begin;
     if (overlaps_next || overlaps_previous) {
       return MakeError(
-          absl::StatusCode::kFailedPrecondition, "DEVICE_ERROR",
+          absl::StatusCode::kInternal, "DEVICE_ERROR",
           absl::StrCat("host memory of ", end - begin,
                        " bytes is registered already, or overlaps a registered part"),
           {{"device_uuid", kCpuDeviceUuid}, {"device_error", "HostMemoryAlreadyRegistered"}});

@@ -30,7 +30,7 @@ struct CpuBackendOptions {
 // Allocations take their pages at once (RESOURCE_EXHAUSTED instead of a SIGBUS later), and are
 // exported as descriptors of a sealed memfd, offset 0. Streams are queues without a bound: who
 // enqueues bounds what is in flight. RegisterHost keeps book only: INVALID_ARGUMENT for an empty
-// range, FAILED_PRECONDITION for one that overlaps another, as a GPU's driver would say.
+// range, INTERNAL / DEVICE_ERROR for one that overlaps another, as a GPU's driver would say.
 // Errors: INVALID_ARGUMENT / FIELD_INVALID for options out of range.
 absl::StatusOr<std::unique_ptr<DeviceBackend>> MakeCpuBackend(const CpuBackendOptions& options);
 

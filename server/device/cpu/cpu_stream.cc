@@ -31,8 +31,8 @@ const T* DataOrNull(const std::vector<T>& elements) {
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<CpuStream>> CpuStream::Create(std::shared_ptr<OperationQueue> queue,
-                                                             bool own_thread) {
+absl::StatusOr<std::unique_ptr<CpuStream>> CpuStream::Create(
+    const std::shared_ptr<OperationQueue>& queue, bool own_thread) {
   std::unique_ptr<CpuStream> stream(new CpuStream(queue));
   if (own_thread) {
     KVTIER_ASSIGN_OR_RETURN(stream->thread_, Thread::Start("kvtier-cpu", [queue] {

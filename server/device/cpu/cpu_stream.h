@@ -16,8 +16,8 @@ class CpuStream final : public DeviceStream {
  public:
   // With `own_thread` false somebody else calls queue->RunOne(). Errors: RESOURCE_EXHAUSTED
   // where the system has no thread left.
-  static absl::StatusOr<std::unique_ptr<CpuStream>> Create(std::shared_ptr<OperationQueue> queue,
-                                                           bool own_thread);
+  static absl::StatusOr<std::unique_ptr<CpuStream>> Create(
+      const std::shared_ptr<OperationQueue>& queue, bool own_thread);
   // Does what is enqueued, on the stream's thread or else on this one. Not from a Notify.
   ~CpuStream() override;
 

@@ -147,6 +147,36 @@ TEST_F(FaultBackendTest, AFailedNotifyKeepsTheErrorForTheNext) {
   EXPECT_EQ(seen, LaunchError());
 }
 
+TEST_F(FaultBackendTest, ANotifyThatTheInnerStreamRefusesKeepsItToo) {
+  const auto inner_plan = std::make_shared<FaultPlan>();
+  auto inner = MakeFaultInjectingBackend(*MakeCpuBackend({.stepper = stepper_}), inner_plan);
+  auto stream = *MakeFaultInjectingBackend(std::move(inner), plan_)->CreateStream(kCpuDeviceUuid);
+  plan_->FailWorkNth(Op::kRead, 1, LaunchError());
+  inner_plan->FailNth(Op::kNotify, 1, absl::UnavailableError("busy"));
+  EXPECT_TRUE(stream->Read(host_, host_, 1).ok());
+  EXPECT_FALSE(stream->Notify([](const absl::Status&) {}).ok());
+  absl::Status seen;
+  EXPECT_TRUE(stream->Notify([&](const absl::Status& status) { seen = status; }).ok());
+  stepper_->RunAll();
+  EXPECT_EQ(seen, LaunchError());
+}
+
+// What an error of the inner stream is to a delay's own Notify is no secret to the user's.
+TEST_F(FaultBackendTest, ADelayHidesNoErrorOfTheInnerStream) {
+  const auto inner_plan = std::make_shared<FaultPlan>();
+  auto inner = MakeFaultInjectingBackend(*MakeCpuBackend({}), inner_plan);
+  auto stream = *MakeFaultInjectingBackend(std::move(inner), plan_)->CreateStream(kCpuDeviceUuid);
+  inner_plan->FailWorkNth(Op::kRead, 1, LaunchError());
+  auto delay = plan_->DelayNth(Op::kNotify, 1);
+  EXPECT_TRUE(stream->Read(host_, host_, 1).ok());
+  absl::Status seen;
+  EXPECT_TRUE(stream->Notify([&](const absl::Status& status) { seen = status; }).ok());
+  delay->WaitUntilReached();
+  delay->Release();
+  stream.reset();
+  EXPECT_EQ(seen, LaunchError());
+}
+
 // The stream stands still before the delayed work; the caller does not.
 TEST_F(FaultBackendTest, DelayedWorkHoldsTheStreamInOrder) {
   auto backend = MakeFaultInjectingBackend(*MakeCpuBackend({}), plan_);

@@ -1,0 +1,79 @@
+#include "kernels/stats_block.h"
+
+#include <atomic>
+#include <thread>
+#include <vector>
+
+#include "gtest/gtest.h"
+
+namespace kvtier {
+namespace {
+
+Counts AllOnes() {
+  Counts counts;
+  for (int64_t& value : counts.values) value = 1;
+  return counts;
+}
+
+TEST(StatsBlockTest, AddsUp) {
+  StatsBlock block;
+  Counts counts;
+  counts[Counter::kHits] = 5;
+  counts[Counter::kEvictions] = 7;
+  AddCounts(&block, counts);
+  AddCounts(&block, counts);
+  AddCounts(nullptr, counts);
+  Counts read;
+  EXPECT_TRUE(ReadCounts(&block, &read));
+  EXPECT_EQ(read[Counter::kHits], 10);
+  EXPECT_EQ(read[Counter::kEvictions], 14);
+  EXPECT_EQ(read[Counter::kMisses], 0);
+  EXPECT_EQ(block.sequence, 4);
+}
+
+// Whoever reads while others write gets all of a call or nothing of it.
+TEST(StatsBlockTest, ReadersSeeOneMoment) {
+  constexpr int kWriters = 2, kCalls = 20000;
+  StatsBlock block;
+  std::atomic<int> writing = kWriters;
+  std::vector<std::thread> threads;
+  for (int i = 0; i < kWriters; ++i) {
+    threads.emplace_back([&] {
+      for (int call = 0; call < kCalls; ++call) AddCounts(&block, AllOnes());
+      --writing;
+    });
+  }
+  int64_t last = 0, moments = 0;
+  while (writing > 0) {
+    Counts read;
+    if (!ReadCounts(&block, &read)) continue;
+    ++moments;
+    EXPECT_GE(read.values[0], last);
+    last = read.values[0];
+    // A writer that lost the processor for long may have had its turn taken over; one call of it
+    // may then be half there.
+    for (const int64_t value : read.values) EXPECT_LE(std::abs(value - last), kWriters);
+  }
+  for (std::thread& thread : threads) thread.join();
+  Counts read;
+  ASSERT_TRUE(ReadCounts(&block, &read));
+  for (const int64_t value : read.values) EXPECT_EQ(value, int64_t{kWriters} * kCalls);
+  EXPECT_GT(moments + 1, 0);
+}
+
+// A writer that was killed half-way left an odd sequence.
+TEST(StatsBlockTest, DeadWriterStopsNobody) {
+  StatsBlock block;
+  block.sequence = 41;
+  block.counts[0] = 3;
+  Counts read;
+  EXPECT_FALSE(ReadCounts(&block, &read));  // it may be alive still, and half done
+  EXPECT_EQ(read.values[0], 3);
+  AddCounts(&block, AllOnes());  // takes its turn over
+  EXPECT_EQ(block.sequence, 44);
+  ASSERT_TRUE(ReadCounts(&block, &read));
+  EXPECT_EQ(read.values[0], 4);
+}
+
+}  // namespace
+}  // namespace kvtier

@@ -1,0 +1,220 @@
+#include "server/service/run_steps_call.h"
+
+#include <deque>
+#include <memory>
+#include <optional>
+#include <utility>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "server/core/error.h"
+#include "server/core/mutex.h"
+#include "server/service/wire_error.h"
+
+namespace kvtier {
+namespace {
+
+using Reactor = grpc::ServerBidiReactor<v1::RunStepsRequest, v1::RunStepsResponse>;
+
+// One step between reading and answering.
+struct Step {
+  explicit Step(OpenCalls* open_calls) { at_work.emplace(open_calls, "RunSteps"); }
+
+  std::optional<OpenCalls::Entry> at_work;  // until it is ready
+  v1::RunStepsResponse response;
+  bool ready = false;
+};
+
+// What the reactor and the steps under way share; outlives the call until the last step is done.
+//
+// Operations on the reactor are decided under the lock and started outside of it: gRPC may run a
+// reaction inside the call that starts an operation. Whoever decides an operation owns it, and a
+// call does not end before each is done, so that the reactor is there.
+class Pipeline : public std::enable_shared_from_this<Pipeline> {
+ public:
+  Pipeline(const DataPlane* data_plane, OpenCalls* open_calls, Reactor* reactor)
+      : data_plane_(data_plane), open_calls_(open_calls), reactor_(reactor) {}
+
+  // Starts what can be started now.
+  void Pump() KVTIER_EXCLUDES(mutex_);
+
+  void OnReadDone(bool ok) KVTIER_EXCLUDES(mutex_);
+  void OnWriteDone(bool ok) KVTIER_EXCLUDES(mutex_);
+  void OnCancel() KVTIER_EXCLUDES(mutex_);
+
+ private:
+  struct Decision {
+    bool read = false, write = false, finish = false;
+  };
+  Decision Decide() KVTIER_REQUIRES(mutex_);
+  void Start(const v1::RunStepsRequest& request, std::shared_ptr<Step> step);
+  void Answer(const std::shared_ptr<Step>& step, v1::RunStepsResponse response)
+      KVTIER_EXCLUDES(mutex_);
+  // A callback for one verb of `step`; `place` says where in the answer the response belongs.
+  template <typename Response, typename Place>
+  DataPlane::Done<Response> Deliver(std::shared_ptr<Step> step, int64_t step_id, Place place);
+
+  const DataPlane* const data_plane_;
+  OpenCalls* const open_calls_;
+  Reactor* const reactor_;
+  v1::RunStepsRequest request_;    // of the read under way
+  v1::RunStepsResponse response_;  // of the write under way
+
+  Mutex mutex_;  // rank: a leaf
+  std::deque<std::shared_ptr<Step>> steps_ KVTIER_GUARDED_BY(mutex_);
+  bool reading_ KVTIER_GUARDED_BY(mutex_) = false;
+  bool writing_ KVTIER_GUARDED_BY(mutex_) = false;
+  bool no_more_ KVTIER_GUARDED_BY(mutex_) = false;  // the client has said all
+  bool broken_ KVTIER_GUARDED_BY(mutex_) = false;   // cancelled, or nobody reads
+  bool finished_ KVTIER_GUARDED_BY(mutex_) = false;
+};
+
+Pipeline::Decision Pipeline::Decide() {
+  Decision decision;
+  if (finished_) return decision;
+  if (broken_ || (no_more_ && steps_.empty())) {
+    // Steps under way find that nobody waits for them.
+    decision.finish = finished_ = !reading_ && !writing_;
+    return decision;
+  }
+  if (!writing_ && !steps_.empty() && steps_.front()->ready) {
+    response_ = std::move(steps_.front()->response);
+    steps_.pop_front();
+    decision.write = writing_ = true;
+  }
+  if (!reading_ && !no_more_ && steps_.size() + (writing_ ? 1 : 0) < kStepsOpenMax) {
+    decision.read = reading_ = true;
+  }
+  return decision;
+}
+
+void Pipeline::Pump() {
+  Decision decision;
+  bool broken = false;
+  {
+    MutexLock lock(&mutex_);
+    decision = Decide();
+    broken = broken_;
+  }
+  if (decision.write) reactor_->StartWrite(&response_);
+  if (decision.read) reactor_->StartRead(&request_);
+  if (decision.finish) reactor_->Finish(broken ? grpc::Status::CANCELLED : grpc::Status::OK);
+}
+
+void Pipeline::OnReadDone(bool ok) {
+  if (ok) {
+    auto step = std::make_shared<Step>(open_calls_);
+    {
+      MutexLock lock(&mutex_);
+      steps_.push_back(step);
+    }
+    Start(request_, std::move(step));
+  }
+  {
+    MutexLock lock(&mutex_);
+    reading_ = false;
+    if (!ok) no_more_ = true;
+  }
+  Pump();
+}
+
+void Pipeline::OnWriteDone(bool ok) {
+  {
+    MutexLock lock(&mutex_);
+    writing_ = false;
+    if (!ok) broken_ = true;
+  }
+  Pump();
+}
+
+void Pipeline::OnCancel() {
+  {
+    MutexLock lock(&mutex_);
+    broken_ = true;
+  }
+  Pump();
+}
+
+void Pipeline::Answer(const std::shared_ptr<Step>& step, v1::RunStepsResponse response) {
+  {
+    MutexLock lock(&mutex_);
+    step->response = std::move(response);
+    step->ready = true;
+    step->at_work.reset();
+  }
+  Pump();
+}
+
+template <typename Response, typename Place>
+DataPlane::Done<Response> Pipeline::Deliver(std::shared_ptr<Step> step, int64_t step_id,
+                                            Place place) {
+  return [self = shared_from_this(), step = std::move(step), step_id,
+          place](absl::StatusOr<Response> result) {
+    v1::RunStepsResponse response;
+    response.set_step_id(step_id);
+    if (result.ok()) {
+      *(response.*place)() = *std::move(result);
+    } else {
+      *response.mutable_error() = ToStepError(result.status());
+    }
+    self->Answer(step, std::move(response));
+  };
+}
+
+void Pipeline::Start(const v1::RunStepsRequest& request, std::shared_ptr<Step> step) {
+  using Out = v1::RunStepsResponse;
+  const int64_t id = request.step_id();
+  if (absl::Status status = open_calls_->CheckOpen(); !status.ok()) {
+    return Deliver<v1::SwapInResponse>(std::move(step), id, &Out::mutable_swap_in)(status);
+  }
+  switch (request.verb_case()) {
+    case v1::RunStepsRequest::kSwapIn:
+      return data_plane_->SwapIn(
+          request.swap_in(),
+          Deliver<v1::SwapInResponse>(std::move(step), id, &Out::mutable_swap_in));
+    case v1::RunStepsRequest::kReplayPlan:
+      return data_plane_->ReplayPlan(
+          request.replay_plan(),
+          Deliver<v1::ReplayPlanResponse>(std::move(step), id, &Out::mutable_replay_plan));
+    case v1::RunStepsRequest::kBackup:
+      return data_plane_->Backup(
+          request.backup(), Deliver<v1::BackupResponse>(std::move(step), id, &Out::mutable_backup));
+    case v1::RunStepsRequest::kWaitTicket:
+      return data_plane_->WaitTicket(
+          request.wait_ticket(), absl::InfiniteFuture(),
+          Deliver<v1::WaitTicketResponse>(std::move(step), id, &Out::mutable_wait_ticket));
+    default:
+      Deliver<v1::SwapInResponse>(std::move(step), id, &Out::mutable_swap_in)(
+          FieldInvalid("verb", "absent or unknown", "one of the verbs of RunStepsRequest",
+                       "a newer client may know more of them than this daemon"));
+  }
+}
+
+class RunStepsCall final : public Reactor {
+ public:
+  RunStepsCall(const DataPlane* data_plane, OpenCalls* open_calls)
+      : pipeline_(std::make_shared<Pipeline>(data_plane, open_calls, this)) {
+    pipeline_->Pump();
+  }
+
+  void OnReadDone(bool ok) override { Shared()->OnReadDone(ok); }
+  void OnWriteDone(bool ok) override { Shared()->OnWriteDone(ok); }
+  void OnCancel() override { Shared()->OnCancel(); }
+  void OnDone() override { delete this; }
+
+ private:
+  ~RunStepsCall() override = default;
+  // By value: a reaction may start the operation that lets another thread end the call.
+  std::shared_ptr<Pipeline> Shared() const { return pipeline_; }
+
+  const std::shared_ptr<Pipeline> pipeline_;
+};
+
+}  // namespace
+
+Reactor* NewRunStepsCall(const DataPlane* data_plane, OpenCalls* open_calls) {
+  return new RunStepsCall(data_plane, open_calls);
+}
+
+}  // namespace kvtier

@@ -1,0 +1,23 @@
+// RunSteps: steps in, answers out in the same order.
+//
+// A step is handed to the node as it is read, so that the device stream is never idle while an
+// answer is on its way. At most kStepsOpenMax steps are between reading and answering: a client
+// that does not read its answers is not read from either, and its stream's flow control holds it
+// back. Nothing is buffered beyond that.
+#pragma once
+
+#include "grpcpp/grpcpp.h"
+#include "proto/kvtier/v1/kvtier.grpc.pb.h"
+#include "server/service/data_plane.h"
+#include "server/service/open_calls.h"
+
+namespace kvtier {
+
+// Deep enough to hide a round trip behind steps of tens of microseconds.
+inline constexpr int kStepsOpenMax = 64;
+
+// The reactor of one call; deletes itself. `data_plane` and `open_calls` must outlive it.
+grpc::ServerBidiReactor<v1::RunStepsRequest, v1::RunStepsResponse>* NewRunStepsCall(
+    const DataPlane* data_plane, OpenCalls* open_calls);
+
+}  // namespace kvtier

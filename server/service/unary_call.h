@@ -1,0 +1,85 @@
+// A unary call that is answered once, by whoever comes first.
+//
+//   auto* call = new UnaryCall(&open_calls, "SwapIn", UnaryCall::OnCancellation::kAnswer);
+//   node->SwapIn(..., [answer = call->answer(), response](OperationOutcome outcome) {
+//     if (!answer->Claim()) return;   // the client has gone; `response` is not there any more
+//     Fill(outcome, response);
+//     answer->Finish(grpc::Status::OK);
+//   });
+//   return call;
+#pragma once
+
+#include <atomic>
+#include <memory>
+#include <utility>
+
+#include "absl/status/statusor.h"
+#include "grpcpp/grpcpp.h"
+#include "server/service/open_calls.h"
+#include "server/service/wire_error.h"
+
+namespace kvtier {
+
+// The right to answer a call. Outlives the call, harmlessly. Thread-safe.
+class UnaryAnswer {
+ public:
+  explicit UnaryAnswer(grpc::ServerUnaryReactor* reactor) : reactor_(reactor) {}
+
+  // True once, for the first who asks. Request and response of the call live until that one
+  // calls Finish.
+  bool Claim() { return !claimed_.exchange(true); }
+  // Once, after a Claim that was true.
+  void Finish(const grpc::Status& status) { reactor_->Finish(status); }
+
+  bool cancelled() const { return cancelled_.load(); }
+  void SetCancelled() { cancelled_.store(true); }
+
+ private:
+  grpc::ServerUnaryReactor* const reactor_;
+  std::atomic<bool> claimed_{false};
+  std::atomic<bool> cancelled_{false};
+};
+
+// The reactor; deletes itself when gRPC is done with it.
+class UnaryCall final : public grpc::ServerUnaryReactor {
+ public:
+  enum class OnCancellation {
+    kAnswer,  // the call ends; who computes the answer finds it claimed
+    kTell,    // only answer()->cancelled() becomes true: its request is still being read
+  };
+
+  // `open_calls` must outlive the call. `name` is a literal.
+  UnaryCall(OpenCalls* open_calls, const char* name, OnCancellation on_cancellation)
+      : entry_(open_calls, name),
+        on_cancellation_(on_cancellation),
+        answer_(std::make_shared<UnaryAnswer>(this)) {}
+
+  const std::shared_ptr<UnaryAnswer>& answer() const { return answer_; }
+
+  void OnCancel() override {
+    answer_->SetCancelled();
+    if (on_cancellation_ == OnCancellation::kAnswer && answer_->Claim()) {
+      Finish(grpc::Status::CANCELLED);
+    }
+  }
+  void OnDone() override { delete this; }
+
+ private:
+  ~UnaryCall() override = default;
+
+  const OpenCalls::Entry entry_;
+  const OnCancellation on_cancellation_;
+  const std::shared_ptr<UnaryAnswer> answer_;
+};
+
+// A callback that answers with what it is given.
+template <typename Response>
+auto AnswerInto(std::shared_ptr<UnaryAnswer> answer, Response* response) {
+  return [answer = std::move(answer), response](absl::StatusOr<Response> result) {
+    if (!answer->Claim()) return;
+    if (result.ok()) *response = *std::move(result);
+    answer->Finish(ToWire(result.status()));
+  };
+}
+
+}  // namespace kvtier
