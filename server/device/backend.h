@@ -14,6 +14,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -42,6 +43,9 @@ struct MemoryHandle {
   std::array<uint8_t, 64> ipc_handle{};  // kCudaIpc
   int64_t offset_bytes = 0;              // from the start of what the handle names
 };
+
+// The name of an event of a device stream, for other processes: a cudaIpcEventHandle_t.
+using EventHandle = std::array<uint8_t, 64>;
 
 // Owns one allocation, zero-filled. Thread-safe.
 class DeviceMemory {
@@ -76,6 +80,20 @@ class DeviceStream {
   // Runs `done` once, after all that was enqueued before, on a thread of the backend, with the
   // first error of that work since the last Notify. `done` must not block or enqueue.
   virtual absl::Status Notify(std::function<void(absl::Status)> done) = 0;
+
+  // ---- Order against a worker's own stream, without a host that waits. Where a call that has
+  // returned is order enough (CPU backend) there is nothing to export or import, and
+  // WaitForWorker does nothing.
+
+  // The event that every Notify records. Work that waits for it in the worker comes after all
+  // that was enqueued here before the last Notify. Errors: DEVICE_ERROR.
+  virtual absl::StatusOr<std::optional<EventHandle>> ExportEvent() = 0;
+  // The event that the worker records; replaces an earlier one. Errors: INVALID_ARGUMENT /
+  // FIELD_INVALID.
+  virtual absl::Status ImportWorkerEvent(const EventHandle& handle) = 0;
+  // What is enqueued from now on comes after what the worker's event has recorded last. Errors:
+  // FAILED_PRECONDITION / FIELD_INVALID if there is none.
+  virtual absl::Status WaitForWorker() = 0;
 };
 
 // Host memory that kernels can reach; unregisters on destruction.

@@ -125,4 +125,12 @@ absl::Status CpuStream::Notify(std::function<void(absl::Status)> done) {
   return absl::OkStatus();
 }
 
+absl::StatusOr<std::optional<EventHandle>> CpuStream::ExportEvent() { return std::nullopt; }
+
+absl::Status CpuStream::ImportWorkerEvent(const EventHandle& /*handle*/) {
+  return FieldInvalid("worker_event", "a CUDA event", "none: this device is a CPU");
+}
+
+absl::Status CpuStream::WaitForWorker() { return absl::OkStatus(); }
+
 }  // namespace kvtier

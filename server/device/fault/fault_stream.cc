@@ -91,4 +91,17 @@ absl::Status FaultStream::Notify(std::function<void(absl::Status)> done) {
   return status;
 }
 
+absl::StatusOr<std::optional<EventHandle>> FaultStream::ExportEvent() {
+  if (absl::Status status = plan_->OnCall(DeviceOperation::kExport).call; !status.ok()) {
+    return status;
+  }
+  return inner_->ExportEvent();
+}
+
+absl::Status FaultStream::ImportWorkerEvent(const EventHandle& handle) {
+  return inner_->ImportWorkerEvent(handle);
+}
+
+absl::Status FaultStream::WaitForWorker() { return inner_->WaitForWorker(); }
+
 }  // namespace kvtier

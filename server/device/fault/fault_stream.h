@@ -26,6 +26,9 @@ class FaultStream final : public DeviceStream {
   absl::Status Write(uint8_t* destination, const void* source, int64_t bytes) override;
   absl::Status Read(void* destination, const uint8_t* source, int64_t bytes) override;
   absl::Status Notify(std::function<void(absl::Status)> done) override;
+  absl::StatusOr<std::optional<EventHandle>> ExportEvent() override;
+  absl::Status ImportWorkerEvent(const EventHandle& handle) override;
+  absl::Status WaitForWorker() override;
 
  private:
   // Errors met by the inner stream that a delay's own Notify took notice of.
