@@ -1,0 +1,60 @@
+// The bytes of one row, moved by one warp.
+#pragma once
+
+#include "kernels/cuda/device.cuh"
+
+namespace kvtier::cuda {
+
+// Loads that a lane issues before its first store: they are in flight together, which is what a
+// transfer over PCIe needs. 656-byte rows take two, 1152-byte rows three.
+inline constexpr int32_t kLoadsInFlight = 4;
+
+// `count` 16-byte vectors.
+__device__ inline void CopyVectors(uint8_t* to, const uint8_t* from, int32_t count) {
+  auto* const destination = reinterpret_cast<uint4*>(to);
+  const auto* const source = reinterpret_cast<const uint4*>(from);
+  for (int32_t first = Lane(); first < count; first += kLoadsInFlight * kWarpThreads) {
+    uint4 vectors[kLoadsInFlight];
+#pragma unroll
+    for (int32_t k = 0; k < kLoadsInFlight; ++k) {
+      const int32_t i = first + k * kWarpThreads;
+      if (i < count) vectors[k] = source[i];
+    }
+#pragma unroll
+    for (int32_t k = 0; k < kLoadsInFlight; ++k) {
+      const int32_t i = first + k * kWarpThreads;
+      if (i < count) destination[i] = vectors[k];
+    }
+  }
+}
+
+// `count` 4-byte words: scales are too small for more.
+__device__ inline void CopyWords(uint8_t* to, const uint8_t* from, int32_t count) {
+  auto* const destination = reinterpret_cast<uint32_t*>(to);
+  const auto* const source = reinterpret_cast<const uint32_t*>(from);
+  for (int32_t i = Lane(); i < count; i += kWarpThreads) destination[i] = source[i];
+}
+
+// Both layouts have the same format, value_bytes and scale_bytes. All lanes.
+__device__ inline void CopyRow(uint8_t* to, const RowLayout& to_layout, int32_t to_row,
+                               const uint8_t* from, const RowLayout& from_layout,
+                               int32_t from_row) {
+  CopyVectors(to + ValueOffset(to_layout, to_row), from + ValueOffset(from_layout, from_row),
+              to_layout.value_bytes / 16);
+  if (to_layout.format != RowFormat::kSplitPage) return;
+  CopyWords(to + ScaleOffset(to_layout, to_row), from + ScaleOffset(from_layout, from_row),
+            to_layout.scale_bytes / 4);
+}
+
+// All lanes.
+__device__ inline void ZeroRow(uint8_t* to, const RowLayout& layout, int32_t row) {
+  auto* const values = reinterpret_cast<uint4*>(to + ValueOffset(layout, row));
+  for (int32_t i = Lane(); i < layout.value_bytes / 16; i += kWarpThreads) {
+    values[i] = make_uint4(0, 0, 0, 0);
+  }
+  if (layout.format != RowFormat::kSplitPage) return;
+  auto* const scales = reinterpret_cast<uint32_t*>(to + ScaleOffset(layout, row));
+  for (int32_t i = Lane(); i < layout.scale_bytes / 4; i += kWarpThreads) scales[i] = 0;
+}
+
+}  // namespace kvtier::cuda

@@ -1,0 +1,132 @@
+// Dropping copies whose block was assigned again, and emptying a region.
+#include <algorithm>
+
+#include "kernels/cuda/check.h"
+#include "kernels/cuda/device.cuh"
+#include "kernels/cuda/launch.h"
+#include "kernels/cuda/launch_kernel.h"
+#include "kernels/cuda/stats.cuh"
+
+namespace kvtier::cuda {
+namespace {
+
+constexpr int32_t kThreads = 512;
+constexpr int32_t kWarpsPerBlock = kThreads / kWarpThreads;
+constexpr int32_t kBlocksPerMultiprocessor = 2;
+// Blocks of the host pool travel by value; more are more launches.
+constexpr int32_t kFewBlocks = 64;
+constexpr int32_t kManyBlocks = 4096;
+
+struct InvalidateArgs {
+  int32_t* owner;
+  int64_t owner_count;
+  int32_t block_size;
+  WorkspaceHeader* header;
+  StatsBlock* stats;
+  bool closes_call;
+};
+
+template <int32_t kBlocksMax>
+struct BlockList {
+  int32_t count;
+  int32_t blocks[kBlocksMax];  // ascending
+};
+
+__device__ bool Contains(const int32_t* blocks, int32_t count, int32_t block) {
+  int32_t begin = 0, end = count;
+  while (begin < end) {
+    const int32_t middle = (begin + end) / 2;
+    if (blocks[middle] < block) {
+      begin = middle + 1;
+    } else {
+      end = middle;
+    }
+  }
+  return begin < count && blocks[begin] == block;
+}
+
+// One pass over all owners of all regions, 32 a warp at a time. A swap-in of another process may
+// run on the same owners: one is dropped only if it is still the one that was looked at.
+template <int32_t kBlocksMax>
+__global__ void __launch_bounds__(kThreads)
+    InvalidateKernel(const __grid_constant__ InvalidateArgs a,
+                     const __grid_constant__ BlockList<kBlocksMax> list) {
+  auto* const blocks = reinterpret_cast<int32_t*>(SharedBytes());
+  BlockCounts counts(blocks + kBlocksMax);
+  for (int32_t i = Thread(); i < list.count; i += ThreadCount()) blocks[i] = list.blocks[i];
+  for (int32_t c = Thread(); c < kCounterCount; c += ThreadCount()) blocks[kBlocksMax + c] = 0;
+  __syncthreads();
+  const int64_t stride = int64_t{gridDim.x} * kThreads;
+  const int64_t first = (int64_t{blockIdx.x} * kWarpsPerBlock + Warp()) * kWarpThreads;
+  for (int64_t start = first; start < a.owner_count; start += stride) {
+    const int64_t i = start + Lane();
+    bool is_dropped = false;
+    if (i < a.owner_count) {
+      const int32_t owner = LoadRelaxed(a.owner + i);
+      if (owner >= 0 && Contains(blocks, list.count, owner / a.block_size)) {
+        is_dropped = atomicCAS(a.owner + i, owner, kNone) == owner;
+      }
+    }
+    counts.CountLanes(Counter::kInvalidatedCopies, is_dropped);
+  }
+  __syncthreads();
+  counts.Flush(a.header);
+  if (IsLastBlock(a.header) && a.closes_call && Warp() == 0) {
+    AddToStats(a.stats, TakeCounts(a.header));
+  }
+}
+
+template <int32_t kBlocksMax>
+cudaError_t LaunchInvalidate(const InvalidateArgs& args, const int32_t* blocks, int32_t count,
+                             int32_t multiprocessors, cudaStream_t stream) {
+  BlockList<kBlocksMax> list;
+  list.count = count;
+  std::copy_n(blocks, count, list.blocks);
+  std::sort(list.blocks, list.blocks + count);
+  const int64_t grid = std::min((args.owner_count + kThreads - 1) / kThreads,
+                                int64_t{multiprocessors} * kBlocksPerMultiprocessor);
+  const int64_t shared_bytes = int64_t{kBlocksMax + kCounterCount} * int64_t{sizeof(int32_t)};
+  return Launch(InvalidateKernel<kBlocksMax>, grid, kThreads, shared_bytes, stream, args, list);
+}
+
+__global__ void __launch_bounds__(kThreads)
+    ResetRegionKernel(int32_t* owner, int16_t* lru, int32_t hot_size) {
+  for (int32_t h = Thread(); h < hot_size; h += ThreadCount()) {
+    StoreRelaxed(owner + h, kNone);
+    StoreRelaxed(lru + h, static_cast<int16_t>(h));
+  }
+}
+
+}  // namespace
+
+cudaError_t Invalidate(const InvalidateParams& p, void* workspace, cudaStream_t stream) {
+  cudaError_t error = CheckInvalidate(p, workspace);
+  if (error != cudaSuccess || p.block_count == 0) return error;
+  int32_t multiprocessors = 0;
+  error = DeviceAttribute(cudaDevAttrMultiProcessorCount, &multiprocessors);
+  InvalidateArgs args = {};
+  args.owner = p.state.owner;
+  args.owner_count = int64_t{p.shape.region_count} * p.shape.hot_size;
+  args.block_size = p.shape.block_size;
+  args.header = static_cast<WorkspaceHeader*>(workspace);
+  args.stats = p.stats;
+  for (int32_t first = 0; error == cudaSuccess && first < p.block_count; first += kManyBlocks) {
+    const int32_t count = std::min(p.block_count - first, kManyBlocks);
+    args.closes_call = first + count == p.block_count;
+    error =
+        count <= kFewBlocks
+            ? LaunchInvalidate<kFewBlocks>(args, p.blocks + first, count, multiprocessors, stream)
+            : LaunchInvalidate<kManyBlocks>(args, p.blocks + first, count, multiprocessors, stream);
+  }
+  return error;
+}
+
+cudaError_t ResetRegion(const ResetRegionParams& p, cudaStream_t stream) {
+  const cudaError_t error = CheckResetRegion(p);
+  if (error != cudaSuccess) return error;
+  const int64_t first = int64_t{p.region} * p.shape.hot_size;
+  return Launch(ResetRegionKernel, 1, kThreads, 0, stream, p.state.owner + first,
+                p.state.lru + first, p.shape.hot_size);
+}
+
+}  // namespace kvtier::cuda

@@ -1,0 +1,40 @@
+// The CUDA kernels: what a step does on a GPU, bit for bit as reference/ says it.
+//
+// Each function enqueues on `stream` and returns; none allocates, synchronizes, or decides
+// anything from values in device memory, so every one can be captured in a CUDA graph and
+// replayed with new inputs in the same buffers (num_real_rows lies in device memory). The
+// parameter struct and the arrays `layers`, `sources`, `source_layouts` and `blocks` are host
+// memory and are copied into the launch; every other pointer is read or written by the device
+// and must live until the work is done. Host-pool pointers are those of memory registered with
+// cudaHostRegister(..., mapped) in the calling process.
+//
+// Errors: cudaErrorInvalidValue for arguments that no launch can serve (nothing is enqueued),
+// else what the launch returned. A pending error of an earlier call is neither returned nor
+// cleared.
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <cstdint>
+
+#include "kernels/params.h"
+
+namespace kvtier::cuda {
+
+// Threads of a resolving block: any multiple of 32 up to 1024 gives the same result.
+struct LaunchOptions {
+  int32_t threads = 1024;
+};
+
+// Bytes of device scratch that calls on one stream with up to `num_rows` rows need; zeroed
+// once after allocation, then left alone. Calls that share it must be ordered on one stream.
+int64_t WorkspaceBytes(const GroupShape& shape, int32_t num_rows);
+
+cudaError_t SwapIn(const SwapInParams& params, void* workspace, cudaStream_t stream,
+                   const LaunchOptions& options = {});
+cudaError_t ReplayPlan(const ReplayPlanParams& params, cudaStream_t stream);
+cudaError_t Backup(const BackupParams& params, void* workspace, cudaStream_t stream);
+cudaError_t Invalidate(const InvalidateParams& params, void* workspace, cudaStream_t stream);
+cudaError_t ResetRegion(const ResetRegionParams& params, cudaStream_t stream);
+
+}  // namespace kvtier::cuda

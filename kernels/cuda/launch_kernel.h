@@ -1,0 +1,61 @@
+// One way to launch a kernel, and the choice of how many layers travel with it.
+#pragma once
+
+#include <cuda_runtime.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <type_traits>
+
+#include "kernels/params.h"
+
+namespace kvtier::cuda {
+
+// Shared memory that every kernel may have without asking.
+inline constexpr int64_t kSharedBytesDefault = 48 * 1024;
+// Layers are passed by value, so that a captured graph owns them: 256 of 80 bytes fit into the
+// 32,764 bytes of parameters that sm_70 and later take.
+inline constexpr int32_t kLayersPerLaunch = 256;
+
+// Enqueues `kernel`. Takes the launch's own error, not a pending one of an earlier call.
+template <typename... Parameters, typename... Arguments>
+cudaError_t Launch(void (*kernel)(Parameters...), int64_t blocks, int32_t threads,
+                   int64_t shared_bytes, cudaStream_t stream, const Arguments&... arguments) {
+  if (shared_bytes > kSharedBytesDefault) {
+    const cudaError_t error = cudaFuncSetAttribute(reinterpret_cast<const void*>(kernel),
+                                                   cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                                   static_cast<int>(shared_bytes));
+    if (error != cudaSuccess) return error;
+  }
+  cudaLaunchConfig_t config = {};
+  config.gridDim = dim3(static_cast<unsigned>(blocks));
+  config.blockDim = dim3(static_cast<unsigned>(threads));
+  config.dynamicSmemBytes = static_cast<size_t>(shared_bytes);
+  config.stream = stream;
+  return cudaLaunchKernelEx(&config, kernel, arguments...);
+}
+
+// An attribute of the current device, which must be the one of the stream.
+inline cudaError_t DeviceAttribute(cudaDeviceAttr attribute, int32_t* value) {
+  int device = 0;
+  const cudaError_t error = cudaGetDevice(&device);
+  return error == cudaSuccess ? cudaDeviceGetAttribute(value, attribute, device) : error;
+}
+
+// Calls function(std::integral_constant<int32_t, N>()) with the smallest N for `layer_count`
+// layers: kernels for few layers have few parameters to fetch.
+template <typename Function>
+cudaError_t WithLayersMax(int32_t layer_count, const Function& function) {
+  if (layer_count <= 1) return function(std::integral_constant<int32_t, 1>());
+  if (layer_count <= 8) return function(std::integral_constant<int32_t, 8>());
+  if (layer_count <= 64) return function(std::integral_constant<int32_t, 64>());
+  return function(std::integral_constant<int32_t, kLayersPerLaunch>());
+}
+
+inline int64_t RowBytesOfAll(const LayerView* layers, int32_t layer_count) {
+  int64_t bytes = 0;
+  for (int32_t l = 0; l < layer_count; ++l) bytes += RowBytes(layers[l].layout);
+  return bytes;
+}
+
+}  // namespace kvtier::cuda
