@@ -1,0 +1,31 @@
+// kvtier::cuda on a GPU, for tests that take an implementation: every call mirrors its arrays.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "kernels/testing/implementation.h"
+
+namespace kvtier::testing {
+
+struct CudaOptions {
+  std::string name;
+  int32_t threads = 1024;  // of a resolving block
+  // Calls are captured once and replayed with what the arrays hold at each replay.
+  bool graph = false;
+  // Generations and statistics lie in pinned host memory, not on the device.
+  bool shared_in_host_memory = false;
+};
+
+// "", or why there is no GPU to run on.
+std::string WhyNoGpu();
+
+// Takes no GPU before the first call. Ends the process on a CUDA error, on a refused call, if a
+// kernel writes where it must not, or leaves a workspace header that isn't zero.
+Implementation Cuda(const CudaOptions& options);
+
+// Both ways to launch.
+std::vector<Implementation> CudaImplementations();
+
+}  // namespace kvtier::testing

@@ -1,0 +1,134 @@
+#!/usr/bin/env bash
+# Runs the GPU checks that lie beside this script (tools/gpu_bundle), cheap ones first.
+#
+#   run_gpu_checks.sh                the cases, the parity tests and what only a GPU can show
+#   run_gpu_checks.sh --quick        the same without large shapes, ten steps a shape
+#   run_gpu_checks.sh --sanitizer    compute-sanitizer's four tools over a part of it
+#   run_gpu_checks.sh --benchmark    how long a swap-in takes
+#   run_gpu_checks.sh --all          all but --quick
+#
+# Each check writes $OUT/NAME.log ($OUT is ./gpu_logs unless set); the logs of those that passed
+# end up in $OUT/passed.log. A table comes last. A check that fails, takes too long, or skips a
+# test, as all do without a GPU, does not stop the others, but the status is then 1.
+# KVTIER_PARITY_STEPS sets the random steps of each shape.
+set -uo pipefail
+here="$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)"
+logs="${OUT:-gpu_logs}"
+table=()
+failures=0
+
+# tests LOG WORD: the number behind "[  WORD  ]" in GoogleTest's summary.
+tests() {
+  sed -n "s/^\[ *$2 *\] \([0-9]*\) tests\?[.,].*/\1/p" "$1" | tail -1
+}
+
+# check NAME SECONDS COMMAND...
+check() {
+  local name="$1" limit="$2" begin=$SECONDS status=0 verdict=ok skipped
+  local log="$logs/$name.log"
+  shift 2
+  timeout -k 5 "$limit" "$@" >"$log" 2>&1 || status=$?
+  skipped="$(tests "$log" SKIPPED)"
+  if ((status == 124 || status == 137)); then
+    verdict="TIMEOUT ($limit s)"
+  elif ((status != 0)); then
+    verdict="FAILED ($status)"
+  elif ((${skipped:-0} > 0)); then
+    verdict=SKIPPED
+  fi
+  table+=("$(printf '%-28s %-16s %6s %6s %7s %7d' "$name" "$verdict" "$(tests "$log" PASSED)" \
+    "$(tests "$log" FAILED)" "$skipped" $((SECONDS - begin)))")
+  if [[ "$verdict" == ok ]]; then
+    { echo "=== $name"; cat "$log"; } >>"$logs/passed.log"
+    rm "$log"
+    return
+  fi
+  failures=$((failures + 1))
+  echo "--- $name: $verdict"
+  grep -E -A6 'Failure|^\[  (FAILED|SKIPPED)|ERROR SUMMARY|=========|wrote|left a|rror' "$log" |
+    head -40
+  tail -5 "$log"
+}
+
+# Prints the path of compute-sanitizer.
+find_sanitizer() {
+  command -v compute-sanitizer && return
+  local path
+  for path in /usr/local/cuda*/bin/compute-sanitizer; do
+    [[ -x "$path" ]] && echo "$path" && return
+  done
+  return 1
+}
+
+# check_under TOOL NAME SECONDS BINARY FILTER
+check_under() {
+  check "$1_$2" "$3" "$sanitizer" --tool "$1" --error-exitcode 86 --print-limit 20 \
+    "$here/$4" "--gtest_filter=$5"
+}
+
+cases() {
+  local name
+  for name in golden cases_lookup cases_state backup; do
+    check "$name" 60 "$here/cuda_${name}_test"
+  done
+  check device 120 "$here/device_test"
+}
+
+quick() {
+  cases
+  KVTIER_PARITY_STEPS="${KVTIER_PARITY_STEPS:-10}" \
+    check parity_small 120 "$here/parity_test" '--gtest_filter=Small/*:LargeCalls.*'
+}
+
+checks() {
+  cases
+  check parity_small 180 "$here/parity_test" '--gtest_filter=Small/*:LargeCalls.*'
+  check cases_bytes 120 "$here/cuda_cases_bytes_test"
+  check parity_large 300 "$here/parity_test" '--gtest_filter=Large/*'
+}
+
+sanitize() {
+  local sanitizer tool
+  if ! sanitizer="$(find_sanitizer)"; then
+    echo "no compute-sanitizer, neither in PATH nor in /usr/local/cuda*/bin"
+    failures=$((failures + 1))
+    return
+  fi
+  # Shapes with every feature: several rows, a plan or none, damage, all layouts.
+  local shapes='*/worked_example:*/above_a_warp:*/three_rows:*/corrupt_union:*/without_a_plan'
+  local steps="${KVTIER_PARITY_STEPS:-4}"
+  for tool in memcheck racecheck synccheck initcheck; do
+    check_under "$tool" golden 60 cuda_golden_test '*Eager*'
+    KVTIER_PARITY_STEPS="$steps" check_under "$tool" parity 150 parity_test "$shapes"
+  done
+  check_under memcheck backup 60 cuda_backup_test '*Eager*'
+  check_under memcheck lookup 60 cuda_cases_lookup_test '*Eager*'
+  check_under memcheck state 60 cuda_cases_state_test '*Eager*'
+}
+
+benchmark() {
+  check benchmark 180 "$here/swap_in_smoke_benchmark"
+  [[ -f "$logs/benchmark.log" ]] || sed -n '/^=== benchmark/,$p' "$logs/passed.log"
+}
+
+case "${1:-}" in
+  '') parts=(checks) ;;
+  --quick) parts=(quick) ;;
+  --sanitizer) parts=(sanitize) ;;
+  --benchmark) parts=(benchmark) ;;
+  --all) parts=(checks sanitize benchmark) ;;
+  *)
+    sed -n '2,/^set/s/^# \{0,1\}//p' "${BASH_SOURCE[0]}" >&2
+    exit 2
+    ;;
+esac
+
+mkdir -p "$logs"
+rm -f "$logs/passed.log"
+nvidia-smi --query-gpu=name,driver_version,memory.total --format=csv,noheader || true
+for part in "${parts[@]}"; do "$part"; done
+{
+  printf '%-28s %-16s %6s %6s %7s %7s\n' check verdict passed failed skipped seconds
+  printf '%s\n' "${table[@]}"
+} | tee "$logs/table.txt"
+exit $((failures > 0))

@@ -1,0 +1,53 @@
+// A simulated GPU: kernels run on a CPU, each thread of a block as a fiber.
+//
+// For machines without a GPU, where it runs the very source of kernels/cuda/. It takes turns in an
+// order drawn from a seed and changes turns only at barriers and warp exchanges, so what it finds
+// is deterministic:
+//   - a missing barrier between two phases, as a result that depends on the seed
+//   - a barrier that some threads of a block never reach, or reach at another line
+//   - a warp exchange without all its lanes
+//   - reading shared memory that nothing wrote (it is poisoned), or writing past its end
+// It does not find what needs two blocks or two processes at a time, weak memory ordering, or
+// misaligned vectors; and it says nothing about speed. The checks on a GPU remain.
+//
+// One grid at a time, in one thread of the process. Complaints end the process, as the stacks of
+// a block that went wrong can't be unwound.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <source_location>
+
+namespace simt {
+
+struct Grid {
+  unsigned blocks;
+  unsigned threads;     // of a block
+  size_t shared_bytes;  // of a block, dynamic
+};
+
+struct Gpu {
+  int multiprocessors = 3;
+  int shared_bytes_max = 227 * 1024;  // a block may have
+  uint64_t seed = 0;                  // of the order in which threads and blocks get their turns
+};
+
+// What the next grids run on.
+void SetGpu(const Gpu& gpu);
+const Gpu& CurrentGpu();
+
+// Runs all blocks, one after the other. False if the grid can't be launched.
+bool Run(const Grid& grid, const std::function<void()>& kernel);
+
+// --- For intrinsics, in a running kernel ---------------------------------------
+
+// Waits for all threads of the block. Returns the sum of their values.
+uint64_t BlockBarrier(uint64_t value, const std::source_location& where);
+// Waits for all lanes of the warp. Returns their 32 values, valid until the next exchange.
+const uint64_t* Exchange(uint64_t value, const std::source_location& where);
+
+void Require(bool holds, const char* complaint, const std::source_location& where);
+void RequireAllLanes(unsigned mask, const std::source_location& where);
+
+}  // namespace simt
