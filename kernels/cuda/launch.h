@@ -6,11 +6,13 @@
 // parameter struct and the arrays `layers`, `sources`, `source_layouts` and `blocks` are host
 // memory and are copied into the launch; every other pointer is read or written by the device
 // and must live until the work is done. Host-pool pointers are those of memory registered with
-// cudaHostRegister(..., mapped) in the calling process.
+// cudaHostRegister(..., mapped) in the calling process. `stats` may lie in device or host memory; a
+// CPU may add to it meanwhile only where the GPU's atomics hold for CPUs, too
+// (cudaDevAttrHostNativeAtomicSupported: not over PCIe).
 //
-// Errors: cudaErrorInvalidValue for arguments that no launch can serve (nothing is enqueued),
-// else what the launch returned. A pending error of an earlier call is neither returned nor
-// cleared.
+// Errors: cudaErrorInvalidValue for arguments that no launch can serve, such as more than 32,768
+// positions of one request (nothing is enqueued then), else what the launch returned. A pending
+// error of an earlier call is neither returned nor cleared.
 #pragma once
 
 #include <cuda_runtime_api.h>

@@ -17,14 +17,28 @@ inline constexpr int64_t kSharedBytesDefault = 48 * 1024;
 // 32,764 bytes of parameters that sm_70 and later take.
 inline constexpr int32_t kLayersPerLaunch = 256;
 
+// An attribute of the current device, which must be the one of the stream.
+inline cudaError_t DeviceAttribute(cudaDeviceAttr attribute, int32_t* value) {
+  int device = 0;
+  const cudaError_t error = cudaGetDevice(&device);
+  return error == cudaSuccess ? cudaDeviceGetAttribute(value, attribute, device) : error;
+}
+
+// Lets blocks of `kernel` have all the shared memory that the device offers. Always the same value:
+// one that is just enough for this launch would take from a launch in another thread.
+inline cudaError_t AllowAllSharedMemory(const void* kernel) {
+  int32_t bytes = 0;
+  const cudaError_t error = DeviceAttribute(cudaDevAttrMaxSharedMemoryPerBlockOptin, &bytes);
+  if (error != cudaSuccess) return error;
+  return cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
+}
+
 // Enqueues `kernel`. Takes the launch's own error, not a pending one of an earlier call.
 template <typename... Parameters, typename... Arguments>
 cudaError_t Launch(void (*kernel)(Parameters...), int64_t blocks, int32_t threads,
                    int64_t shared_bytes, cudaStream_t stream, const Arguments&... arguments) {
   if (shared_bytes > kSharedBytesDefault) {
-    const cudaError_t error = cudaFuncSetAttribute(reinterpret_cast<const void*>(kernel),
-                                                   cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                                   static_cast<int>(shared_bytes));
+    const cudaError_t error = AllowAllSharedMemory(reinterpret_cast<const void*>(kernel));
     if (error != cudaSuccess) return error;
   }
   cudaLaunchConfig_t config = {};
@@ -33,13 +47,6 @@ cudaError_t Launch(void (*kernel)(Parameters...), int64_t blocks, int32_t thread
   config.dynamicSmemBytes = static_cast<size_t>(shared_bytes);
   config.stream = stream;
   return cudaLaunchKernelEx(&config, kernel, arguments...);
-}
-
-// An attribute of the current device, which must be the one of the stream.
-inline cudaError_t DeviceAttribute(cudaDeviceAttr attribute, int32_t* value) {
-  int device = 0;
-  const cudaError_t error = cudaGetDevice(&device);
-  return error == cudaSuccess ? cudaDeviceGetAttribute(value, attribute, device) : error;
 }
 
 // Calls function(std::integral_constant<int32_t, N>()) with the smallest N for `layer_count`

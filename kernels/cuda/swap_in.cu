@@ -130,8 +130,7 @@ cudaError_t SwapIn(const SwapInParams& params, void* workspace, cudaStream_t str
   if (error != cudaSuccess) return error;
   CopyPlanArgs args = {};
   args.plan = plan;
-  args.num_rows = params.num_rows;
-  args.num_real_rows = params.num_real_rows;
+  args.num_rows = params.num_rows;  // padding rows have empty plans
   args.top_k = params.shape.top_k;
   args.slot_count = params.shape.slot_count;
   args.hot_row_count = params.shape.region_count * params.shape.region_stride;

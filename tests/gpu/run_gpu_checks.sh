@@ -45,7 +45,11 @@ check() {
   fi
   failures=$((failures + 1))
   echo "--- $name: $verdict"
-  grep -E -A6 'Failure|^\[  (FAILED|SKIPPED)|ERROR SUMMARY|=========|wrote|left a|rror' "$log" |
+  if [[ "$verdict" == SKIPPED ]]; then
+    grep -m1 -i 'skipped:' "$log"
+    return
+  fi
+  grep -E -A6 'Failure|^\[  FAILED|ERROR SUMMARY|=========|wrote|left a|rror' "$log" |
     head -40
   tail -5 "$log"
 }
@@ -125,7 +129,8 @@ esac
 
 mkdir -p "$logs"
 rm -f "$logs/passed.log"
-nvidia-smi --query-gpu=name,driver_version,memory.total --format=csv,noheader || true
+nvidia-smi --query-gpu=name,driver_version,memory.total --format=csv,noheader 2>/dev/null ||
+  echo 'no nvidia-smi'
 for part in "${parts[@]}"; do "$part"; done
 {
   printf '%-28s %-16s %6s %6s %7s %7s\n' check verdict passed failed skipped seconds
