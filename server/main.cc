@@ -43,6 +43,9 @@ ABSL_FLAG(std::vector<std::string>, tcp, {},
           "is no authentication: keep it on loopback. None by default.");
 ABSL_FLAG(std::string, backend, "auto", "Devices: auto, cpu or cuda.");
 ABSL_FLAG(int32_t, cpu_threads, 1, "Threads of each device stream of the CPU backend.");
+ABSL_FLAG(std::string, device_memory, "fd",
+          "How workers map the memory of a GPU: fd (descriptors; works across namespaces), or ipc "
+          "(legacy CUDA IPC handles).");
 ABSL_FLAG(std::string, pool_bytes, "1GiB",
           "Size of the host pool: bytes, or a number with KiB, MiB, GiB or TiB.");
 ABSL_FLAG(std::string, huge_pages, "auto",
@@ -152,6 +155,18 @@ absl::StatusOr<ServerOptions> ServerOptionsOfFlags() {
   return options;
 }
 
+absl::StatusOr<BackendOptions> BackendOptionsOfFlags() {
+  BackendOptions options;
+  options.cpu_threads = absl::GetFlag(FLAGS_cpu_threads);
+  const std::string memory = absl::GetFlag(FLAGS_device_memory);
+  if (memory == "ipc") {
+    options.gpu_memory = MemoryHandle::Transport::kCudaIpc;
+  } else if (memory != "fd") {
+    return BadFlag("device_memory", absl::StrCat("'", memory, "' is neither fd nor ipc"));
+  }
+  return options;
+}
+
 // Every attached segment and every connection is a descriptor.
 void RaiseDescriptorLimit() {
   rlimit limit = {};
@@ -228,6 +243,8 @@ int Main() {
   if (!options.ok()) return Fail(log, kBadCommandLine, options.status());
   const absl::StatusOr<HostPoolOptions> pool_options = PoolOptionsOfFlags();
   if (!pool_options.ok()) return Fail(log, kBadCommandLine, pool_options.status());
+  const absl::StatusOr<BackendOptions> backend_options = BackendOptionsOfFlags();
+  if (!backend_options.ok()) return Fail(log, kBadCommandLine, backend_options.status());
 
   // Taken by this thread alone, between its looks at devices and pool. Blocked before any other
   // thread is there, so that all inherit it.
@@ -240,7 +257,7 @@ int Main() {
   RaiseDescriptorLimit();
 
   const absl::StatusOr<ChosenBackend> chosen =
-      MakeBackend(absl::GetFlag(FLAGS_backend), absl::GetFlag(FLAGS_cpu_threads));
+      MakeBackend(absl::GetFlag(FLAGS_backend), *backend_options);
   if (!chosen.ok()) {
     return Fail(log, absl::IsInvalidArgument(chosen.status()) ? kBadCommandLine : kNoBackend,
                 chosen.status());

@@ -10,13 +10,20 @@
 
 namespace kvtier {
 
+struct BackendOptions {
+  int cpu_threads = 1;  // of each device stream of the CPU backend
+  // How workers map the memory of a GPU.
+  MemoryHandle::Transport gpu_memory = MemoryHandle::Transport::kPosixFd;
+};
+
 struct ChosenBackend {
   std::unique_ptr<DeviceBackend> backend;
   std::string note;  // which, and why, in one line
 };
 
-// `name`: "auto" (the best there is), "cpu", "cuda". `cpu_threads`: of each stream of the CPU
-// backend. Errors: FIELD_INVALID; UNIMPLEMENTED / NOT_IMPLEMENTED for "cuda" in a build without it.
-absl::StatusOr<ChosenBackend> MakeBackend(absl::string_view name, int cpu_threads);
+// `name`: "auto" (GPUs if there are any, else the CPU), "cpu", "cuda". Errors: FIELD_INVALID; for
+// "cuda" FAILED_PRECONDITION / DEVICE_UNKNOWN without a driver or a GPU, UNIMPLEMENTED /
+// NOT_IMPLEMENTED in a build without it. Call it before other threads run (see cuda_backend.h).
+absl::StatusOr<ChosenBackend> MakeBackend(absl::string_view name, const BackendOptions& options);
 
 }  // namespace kvtier

@@ -1,0 +1,54 @@
+#include "server/device/cuda/cuda_driver.h"
+
+#include <cuda_runtime_api.h>
+
+#include "absl/strings/str_cat.h"
+#include "server/core/error.h"
+#include "server/core/status_macros.h"
+
+namespace kvtier {
+namespace {
+
+// The version whose signatures are asked for: all of them are as old as this one.
+constexpr unsigned int kSignatureVersion = 12000;
+
+template <typename Function>
+absl::Status Find(const char* name, Function* function) {
+  void* address = nullptr;
+  cudaDriverEntryPointQueryResult result = cudaDriverEntryPointSymbolNotFound;
+  const cudaError_t error = cudaGetDriverEntryPointByVersion(name, &address, kSignatureVersion,
+                                                             cudaEnableDefault, &result);
+  if (error != cudaSuccess || result != cudaDriverEntryPointSuccess || address == nullptr) {
+    cudaGetLastError();
+    const char* cause = cudaGetErrorName(error == cudaSuccess ? cudaErrorSymbolNotFound : error);
+    return MakeError(
+        absl::StatusCode::kFailedPrecondition, "DEVICE_UNKNOWN",
+        absl::StrCat("the NVIDIA driver has no ", name, " (", cause, "); a newer driver is needed"),
+        {{"device_error", cause}});
+  }
+  *function = reinterpret_cast<Function>(address);
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::StatusOr<CudaDriver> CudaDriver::Load() {
+  CudaDriver driver;
+  KVTIER_RETURN_IF_ERROR(Find("cuDeviceGet", &driver.device_get));
+  KVTIER_RETURN_IF_ERROR(Find("cuDevicePrimaryCtxRetain", &driver.primary_context_retain));
+  KVTIER_RETURN_IF_ERROR(Find("cuCtxPushCurrent", &driver.context_push));
+  KVTIER_RETURN_IF_ERROR(Find("cuCtxPopCurrent", &driver.context_pop));
+  KVTIER_RETURN_IF_ERROR(Find("cuMemCreate", &driver.memory_create));
+  KVTIER_RETURN_IF_ERROR(Find("cuMemRelease", &driver.memory_release));
+  KVTIER_RETURN_IF_ERROR(Find("cuMemAddressReserve", &driver.address_reserve));
+  KVTIER_RETURN_IF_ERROR(Find("cuMemAddressFree", &driver.address_free));
+  KVTIER_RETURN_IF_ERROR(Find("cuMemMap", &driver.memory_map));
+  KVTIER_RETURN_IF_ERROR(Find("cuMemUnmap", &driver.memory_unmap));
+  KVTIER_RETURN_IF_ERROR(Find("cuMemSetAccess", &driver.memory_set_access));
+  KVTIER_RETURN_IF_ERROR(Find("cuMemGetAllocationGranularity", &driver.allocation_granularity));
+  KVTIER_RETURN_IF_ERROR(Find("cuMemExportToShareableHandle", &driver.memory_export));
+  KVTIER_RETURN_IF_ERROR(Find("cuMemGetAddressRange", &driver.address_range));
+  return driver;
+}
+
+}  // namespace kvtier
