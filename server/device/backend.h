@@ -63,7 +63,8 @@ class DeviceMemory {
 // Enqueueing copies the parameter struct and the `layers` / `sources` arrays, and returns
 // without waiting for the device. The memory that the parameters point to must live until a
 // Notify enqueued later has run. An enqueue that fails (INTERNAL / DEVICE_ERROR, UNAVAILABLE /
-// DEVICE_LOST) has enqueued nothing. Destruction waits for everything enqueued.
+// DEVICE_LOST, or RESOURCE_EXHAUSTED where there is no memory to do it with) has enqueued nothing.
+// Destruction waits for everything enqueued.
 class DeviceStream {
  public:
   virtual ~DeviceStream() = default;

@@ -129,20 +129,26 @@ TEST_P(BackendConformance, ImpossibleSizesAreErrorsThatDoNotStick) {
   EXPECT_EQ(Contents(*stream, *memory), std::vector<uint8_t>(64, 0));
 }
 
+// Before a device is in use, which may mean that nothing is done yet, and after.
 TEST_P(BackendConformance, HostMemoryIsRegisteredInPieces) {
-  SharedMemory host = *SharedMemory::Create("host", 4 << 20);
-  std::vector<std::unique_ptr<HostRegistration>> pieces;
-  for (int64_t offset = 0; offset < host.size_bytes(); offset += 1 << 20) {
-    auto piece = backend_->RegisterHost(host.data() + offset, 1 << 20);
-    ASSERT_TRUE(piece.ok()) << piece.status();
-    pieces.push_back(*std::move(piece));
+  std::unique_ptr<DeviceStream> stream;
+  for (const bool in_use : {false, true}) {
+    SCOPED_TRACE(in_use);
+    if (in_use) stream = Stream();
+    SharedMemory host = *SharedMemory::Create("host", 4 << 20);
+    std::vector<std::unique_ptr<HostRegistration>> pieces;
+    for (int64_t offset = 0; offset < host.size_bytes(); offset += 1 << 20) {
+      auto piece = backend_->RegisterHost(host.data() + offset, 1 << 20);
+      ASSERT_TRUE(piece.ok()) << piece.status();
+      pieces.push_back(*std::move(piece));
+    }
+    EXPECT_FALSE(backend_->RegisterHost(host.data() + (1 << 20), 1 << 20).ok()) << "twice";
+    EXPECT_FALSE(backend_->RegisterHost(host.data(), 0).ok()) << "nothing";
+    EXPECT_FALSE(backend_->RegisterHost(nullptr, 4096).ok()) << "nowhere";
+    pieces[1].reset();
+    auto again = backend_->RegisterHost(host.data() + (1 << 20), 1 << 20);
+    EXPECT_TRUE(again.ok()) << again.status() << "; errors do not stick";
   }
-  EXPECT_FALSE(backend_->RegisterHost(host.data() + (1 << 20), 1 << 20).ok()) << "twice";
-  EXPECT_FALSE(backend_->RegisterHost(host.data(), 0).ok()) << "nothing";
-  EXPECT_FALSE(backend_->RegisterHost(nullptr, 4096).ok()) << "nowhere";
-  pieces[1].reset();
-  auto again = backend_->RegisterHost(host.data() + (1 << 20), 1 << 20);
-  EXPECT_TRUE(again.ok()) << again.status() << "; errors do not stick";
 }
 
 }  // namespace
