@@ -6,22 +6,28 @@
 #include <cstdlib>
 #include <utility>
 
-#if defined(__has_feature)
+#if defined(__SANITIZE_ADDRESS__)
+#define KVTIER_ASAN 1
+#elif defined(__has_feature)
 #if __has_feature(address_sanitizer)
 #define KVTIER_ASAN 1
+#elif __has_feature(thread_sanitizer)
+#define KVTIER_TSAN 1
 #endif
-#elif defined(__SANITIZE_ADDRESS__)
-#define KVTIER_ASAN 1
 #endif
 #if defined(KVTIER_ASAN)
 #include <sanitizer/common_interface_defs.h>
+#elif defined(KVTIER_TSAN)
+#include <sanitizer/tsan_interface.h>
 #endif
 
 namespace simt {
 namespace {
 
-// Memory is taken where it is touched.
+// Memory is taken where it is touched; the lowest part never, so that a stack that is too small
+// does not end in another one.
 constexpr size_t kStackBytes = 256 * 1024;
+constexpr size_t kGuardBytes = 4096;
 
 }  // namespace
 
@@ -64,8 +70,11 @@ extern "C" void kvtier_simt_start();
 Fiber::Fiber(std::function<void()> body) : body_(std::move(body)) {
   void* memory = mmap(nullptr, kStackBytes, PROT_READ | PROT_WRITE,
                       MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-  if (memory == MAP_FAILED) std::abort();
+  if (memory == MAP_FAILED || mprotect(memory, kGuardBytes, PROT_NONE) != 0) std::abort();
   stack_ = static_cast<unsigned char*>(memory);
+#if defined(KVTIER_TSAN)
+  inside_context_ = __tsan_create_fiber(0);
+#endif
 #if defined(__x86_64__)
   // What kvtier_simt_switch() will pop: r15, r14, r13, r12, rbx, rbp and where to return to.
   // Nine words: the stack is then 16-byte aligned where Enter() is called.
@@ -87,7 +96,12 @@ Fiber::Fiber(std::function<void()> body) : body_(std::move(body)) {
 #endif
 }
 
-Fiber::~Fiber() { munmap(stack_, kStackBytes); }
+Fiber::~Fiber() {
+#if defined(KVTIER_TSAN)
+  __tsan_destroy_fiber(inside_context_);
+#endif
+  munmap(stack_, kStackBytes);
+}
 
 void Fiber::Enter(Fiber* fiber) {
 #if defined(KVTIER_ASAN)
@@ -104,6 +118,9 @@ void Fiber::Switch(bool into) {
   void* fake_stack = nullptr;
   __sanitizer_start_switch_fiber(&fake_stack, into ? stack_ : outside_stack_,
                                  into ? kStackBytes : outside_stack_bytes_);
+#elif defined(KVTIER_TSAN)
+  if (into) outside_context_ = __tsan_get_current_fiber();
+  __tsan_switch_to_fiber(into ? inside_context_ : outside_context_, 0);
 #endif
 #if defined(__x86_64__)
   kvtier_simt_switch(into ? &outside_ : &inside_, into ? inside_ : outside_);

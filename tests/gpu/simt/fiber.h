@@ -35,9 +35,11 @@ class Fiber {
 #else
   ucontext_t inside_, outside_;
 #endif
-  // What AddressSanitizer has to know about the other stack.
-  const void* outside_stack_ = nullptr;
-  size_t outside_stack_bytes_ = 0;
+  // What AddressSanitizer has to know about the other stack, and ThreadSanitizer about both.
+  [[maybe_unused]] const void* outside_stack_ = nullptr;
+  [[maybe_unused]] size_t outside_stack_bytes_ = 0;
+  [[maybe_unused]] void* inside_context_ = nullptr;
+  [[maybe_unused]] void* outside_context_ = nullptr;
 };
 
 }  // namespace simt

@@ -28,7 +28,7 @@ constexpr unsigned char kPoison = 0xA5;
 struct Thread {
   enum class State { kRunnable, kAtBlockBarrier, kAtExchange, kDone };
   State state = State::kDone;
-  std::source_location where;
+  Place where = {};
   unsigned exchanges = 0;  // made so far, which chooses the buffer of the next
   std::unique_ptr<Fiber> fiber;
 };
@@ -60,9 +60,9 @@ Simulator& Machine() {
   return machine;
 }
 
-[[noreturn]] void Complain(const char* complaint, const std::source_location& where) {
-  std::fprintf(stderr, "simulated GPU: %s at %s:%u (block %u, thread %u)\n", complaint,
-               where.file_name(), static_cast<unsigned>(where.line()), blockIdx.x, threadIdx.x);
+[[noreturn]] void Complain(const char* complaint, const Place& where) {
+  std::fprintf(stderr, "simulated GPU: %s at %s:%u (block %u, thread %u)\n", complaint, where.file,
+               where.line, blockIdx.x, threadIdx.x);
   std::abort();
 }
 
@@ -80,7 +80,7 @@ std::vector<unsigned> Shuffled(unsigned count, uint64_t* random) {
   return order;
 }
 
-void Wait(Thread::State state, const std::source_location& where) {
+void Wait(Thread::State state, const Place& where) {
   Thread& self = Machine().threads[Machine().current];
   self.state = state;
   self.where = where;
@@ -149,11 +149,15 @@ void RunBlock(Simulator* m, unsigned block) {
     if (!progress) ComplainOfDeadlock(*m);
   }
   for (size_t i = m->grid.shared_bytes; i < sizeof(kvtier::cuda::shared_memory); ++i) {
-    if (shared[i] != kPoison) Complain("a write past the end of shared memory", {});
+    if (shared[i] != kPoison) Complain("a write past the end of shared memory", Place::Here());
   }
 }
 
 }  // namespace
+
+bool Place::operator==(const Place& other) const {
+  return line == other.line && std::strcmp(file, other.file) == 0;
+}
 
 void SetGpu(const Gpu& gpu) {
   Machine().gpu = gpu;
@@ -176,7 +180,7 @@ bool Run(const Grid& grid, const std::function<void()>& kernel) {
   return true;
 }
 
-uint64_t BlockBarrier(uint64_t value, const std::source_location& where) {
+uint64_t BlockBarrier(uint64_t value, const Place& where) {
   Simulator& m = Machine();
   Require(m.finished == 0, "a barrier that other threads have left the kernel before", where);
   m.sum += value;
@@ -185,8 +189,7 @@ uint64_t BlockBarrier(uint64_t value, const std::source_location& where) {
   } else {
     for (unsigned t = 0; t < m.grid.threads; ++t) {
       Thread& other = m.threads[t];
-      Require(t == m.current || (other.where.line() == where.line() &&
-                                 std::strcmp(other.where.file_name(), where.file_name()) == 0),
+      Require(t == m.current || other.where == where,
               "a barrier that other threads reach at another line", where);
       other.state = Thread::State::kRunnable;
     }
@@ -196,7 +199,7 @@ uint64_t BlockBarrier(uint64_t value, const std::source_location& where) {
   return m.released_sum;
 }
 
-const uint64_t* Exchange(uint64_t value, const std::source_location& where) {
+const uint64_t* Exchange(uint64_t value, const Place& where) {
   Simulator& m = Machine();
   WarpState& warp = m.warps[m.current / kWarpLanes];
   const unsigned buffer = m.threads[m.current].exchanges++ % 2;
@@ -207,8 +210,7 @@ const uint64_t* Exchange(uint64_t value, const std::source_location& where) {
     const unsigned first = m.current / kWarpLanes * kWarpLanes;
     for (unsigned t = first; t < first + kWarpLanes; ++t) {
       Thread& other = m.threads[t];
-      Require(t == m.current || (other.where.line() == where.line() &&
-                                 std::strcmp(other.where.file_name(), where.file_name()) == 0),
+      Require(t == m.current || other.where == where,
               "an exchange that other lanes reach at another line", where);
       other.state = Thread::State::kRunnable;
     }
@@ -217,11 +219,11 @@ const uint64_t* Exchange(uint64_t value, const std::source_location& where) {
   return warp.values[buffer];
 }
 
-void Require(bool holds, const char* complaint, const std::source_location& where) {
+void Require(bool holds, const char* complaint, const Place& where) {
   if (!holds) Complain(complaint, where);
 }
 
-void RequireAllLanes(unsigned mask, const std::source_location& where) {
+void RequireAllLanes(unsigned mask, const Place& where) {
   Require(mask == 0xffffffffu, "an exchange for some lanes only, which is not simulated", where);
 }
 

@@ -17,9 +17,20 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
-#include <source_location>
 
 namespace simt {
+
+// A line of a kernel. (clang 14 has no std::source_location.)
+struct Place {
+  const char* file;
+  unsigned line;
+  // Of the caller; as a default argument, of that function's caller.
+  static constexpr Place Here(const char* file = __builtin_FILE(),
+                              unsigned line = __builtin_LINE()) {
+    return {file, line};
+  }
+  bool operator==(const Place& other) const;
+};
 
 struct Grid {
   unsigned blocks;
@@ -43,11 +54,11 @@ bool Run(const Grid& grid, const std::function<void()>& kernel);
 // --- For intrinsics, in a running kernel ---------------------------------------
 
 // Waits for all threads of the block. Returns the sum of their values.
-uint64_t BlockBarrier(uint64_t value, const std::source_location& where);
+uint64_t BlockBarrier(uint64_t value, const Place& where);
 // Waits for all lanes of the warp. Returns their 32 values, valid until the next exchange.
-const uint64_t* Exchange(uint64_t value, const std::source_location& where);
+const uint64_t* Exchange(uint64_t value, const Place& where);
 
-void Require(bool holds, const char* complaint, const std::source_location& where);
-void RequireAllLanes(unsigned mask, const std::source_location& where);
+void Require(bool holds, const char* complaint, const Place& where);
+void RequireAllLanes(unsigned mask, const Place& where);
 
 }  // namespace simt

@@ -6,7 +6,6 @@
 
 #include <algorithm>
 #include <bit>
-#include <source_location>
 #include <tuple>
 #include <utility>
 
@@ -41,7 +40,7 @@ using std::min;
 
 // --- Barriers and warps ------------------------------------------------------
 
-#define KVTIER_WHERE const std::source_location& where = std::source_location::current()
+#define KVTIER_WHERE const simt::Place& where = simt::Place::Here()
 
 inline void __syncthreads(KVTIER_WHERE) { simt::BlockBarrier(0, where); }
 inline int __syncthreads_count(int predicate, KVTIER_WHERE) {
