@@ -3,6 +3,7 @@
 #
 #   run_gpu_checks.sh                the cases, the parity tests and what only a GPU can show
 #   run_gpu_checks.sh --quick        the same without large shapes, ten steps a shape
+#   run_gpu_checks.sh --backend      the device backend, alone and with a second process
 #   run_gpu_checks.sh --sanitizer    compute-sanitizer's four tools over a part of it
 #   run_gpu_checks.sh --benchmark    how long a swap-in takes
 #   run_gpu_checks.sh --all          all but --quick
@@ -91,6 +92,12 @@ checks() {
   check parity_large 300 "$here/parity_test" '--gtest_filter=Large/*'
 }
 
+backend() {
+  check backend 180 "$here/cuda_backend_test"
+  check processes 180 "$here/cuda_process_test"
+  check conformance 300 "$here/cuda_conformance_test"
+}
+
 sanitize() {
   local sanitizer tool
   if ! sanitizer="$(find_sanitizer)"; then
@@ -116,11 +123,12 @@ benchmark() {
 }
 
 case "${1:-}" in
-  '') parts=(checks) ;;
+  '') parts=(checks backend) ;;
   --quick) parts=(quick) ;;
+  --backend) parts=(backend) ;;
   --sanitizer) parts=(sanitize) ;;
   --benchmark) parts=(benchmark) ;;
-  --all) parts=(checks sanitize benchmark) ;;
+  --all) parts=(checks backend sanitize benchmark) ;;
   *)
     sed -n '2,/^set/s/^# \{0,1\}//p' "${BASH_SOURCE[0]}" >&2
     exit 2
