@@ -19,14 +19,14 @@ std::string UuidText(const cudaUUID_t& uuid) {
 
 absl::Status NoDevice(cudaError_t error) {
   cudaGetLastError();
-  std::string cause = absl::StrCat(cudaGetErrorName(error), " (", cudaGetErrorString(error), ")");
+  std::string cause = cudaGetErrorName(error);
   int version = 0;
   if (cudaDriverGetVersion(&version) != cudaSuccess || version == 0) {
-    absl::StrAppend(&cause, "; no NVIDIA driver is installed or reachable");
+    absl::StrAppend(&cause, ": no NVIDIA driver is installed or reachable");
   } else {
-    absl::StrAppendFormat(&cause, "; the driver is one for CUDA %d.%d, this program for %d.%d",
-                          version / 1000, version % 1000 / 10, CUDART_VERSION / 1000,
-                          CUDART_VERSION % 1000 / 10);
+    absl::StrAppendFormat(&cause, ": %s; the driver is for CUDA %d.%d, this program for %d.%d",
+                          cudaGetErrorString(error), version / 1000, version % 1000 / 10,
+                          CUDART_VERSION / 1000, CUDART_VERSION % 1000 / 10);
   }
   cudaGetLastError();
   return MakeError(absl::StatusCode::kFailedPrecondition, "DEVICE_UNKNOWN",
