@@ -6,7 +6,9 @@
 #include "absl/cleanup/cleanup.h"
 #include "absl/strings/str_cat.h"
 #include "client/cache_state.h"
+#include "client/device.h"
 #include "client/error.h"
+#include "kernels/cpu/executor.h"
 #include "kernels/stats_block.h"
 
 namespace kvtier::client {
@@ -14,6 +16,17 @@ namespace {
 
 // Between two tries while the pool is being pinned, where the daemon does not say.
 constexpr absl::Duration kPoolRetryDelay = absl::Milliseconds(100);
+constexpr int kStatsCopiesMax = 4;
+
+// The daemon's device that `uuid` names; an empty name is the only one's. Null: the daemon has to
+// say what is wrong with it.
+const v1::Device* FindDevice(const v1::SessionOpened& opened, const std::string& uuid) {
+  if (uuid.empty() && opened.devices_size() == 1) return &opened.devices(0);
+  for (const v1::Device& device : opened.devices()) {
+    if (!uuid.empty() && device.uuid() == uuid) return &device;
+  }
+  return nullptr;
+}
 
 absl::StatusOr<v1::AttachCacheResponse> CallAttach(const Connection& connection,
                                                    const v1::AttachCacheRequest& request,
@@ -47,6 +60,13 @@ absl::StatusOr<Cache> Cache::Attach(const Session& session, const AttachOptions&
                      {{"cache", options.cache}});
   }
   absl::Cleanup disclaim = [&] { connection->DisclaimCache(options.cache); };
+  std::unique_ptr<Device> device;
+  const v1::Device* info = FindDevice(connection->opened(), options.device_uuid);
+  if (info != nullptr) {
+    absl::StatusOr<std::unique_ptr<Device>> opened = OpenDevice(*info, options.kernel_threads);
+    if (!opened.ok()) return opened.status();
+    device = *std::move(opened);
+  }
 
   v1::AttachCacheRequest request;
   request.set_session_id(session.id());
@@ -69,14 +89,22 @@ absl::StatusOr<Cache> Cache::Attach(const Session& session, const AttachOptions&
   }
   absl::StatusOr<CacheShape> shape = CacheShapeOf(answer->layout());
   if (!shape.ok()) return shape.status();
+  if (device == nullptr || answer->device().uuid() != info->uuid()) {
+    return MalformedAnswer(absl::StrCat("a cache on device ", answer->device().uuid()));
+  }
   absl::StatusOr<CacheMemory> memory = CacheMemory::Map(
-      *answer, *shape,
+      *answer, *shape, device.get(),
       [&connection](const std::string& token) { return connection->RedeemToken(token); });
   if (!memory.ok()) return memory.status();
+  if (absl::Status status = device->Reserve(*shape); !status.ok()) return status;
   std::move(detach).Cancel();
   std::move(disclaim).Cancel();
-  return Cache(std::make_shared<CacheState>(connection, options.cache, *answer, *std::move(shape),
-                                            *std::move(memory), options.kernel_threads));
+  auto state = std::make_shared<CacheState>(connection, options.cache, *answer, *std::move(shape),
+                                            std::move(device), *std::move(memory));
+  connection->OnEnd(options.cache, [weak = std::weak_ptr<CacheState>(state)] {
+    if (const auto cache = weak.lock()) cache->ReleaseWaits();
+  });
+  return Cache(std::move(state));
 }
 
 Cache::Cache(std::shared_ptr<CacheState> state) : state_(std::move(state)) {}
@@ -96,13 +124,24 @@ Cache::~Cache() {
 
 const std::string& Cache::name() const { return state_->name(); }
 const v1::CacheLayout& Cache::layout() const { return state_->layout(); }
-const v1::Device& Cache::device() const { return state_->device(); }
+const v1::Device& Cache::device() const { return state_->device_info(); }
 bool Cache::created() const { return state_->created(); }
 const CacheView& Cache::view() const { return state_->memory().view(); }
 
 Counts Cache::counts(int32_t group) const {
   Counts counts;
-  if (state_->CheckGroup(group).ok()) ReadCounts(view().groups[group].stats, &counts);
+  if (!state_->CheckGroup(group).ok()) return counts;
+  const StatsBlock* stats = view().groups[group].stats;
+  if (state_->device().host_readable()) {
+    ReadCounts(stats, &counts);
+    return counts;
+  }
+  // A kernel may be adding to it while it is copied; ReadCounts says whether one was.
+  StatsBlock copy;
+  for (int i = 0; i < kStatsCopiesMax; ++i) {
+    if (!state_->device().Read(&copy, stats, sizeof(copy)).ok()) return {};
+    if (ReadCounts(&copy, &counts)) break;
+  }
   return counts;
 }
 
@@ -134,30 +173,26 @@ absl::StatusOr<Ticket> Cache::SwapInRpc(int32_t group, int32_t num_rows,
                                         const SwapInOptions& options, bool wait) {
   absl::StatusOr<v1::SwapInRequest> message = state_->SwapInMessage(group, num_rows, options, wait);
   if (!message.ok()) return message.status();
-  absl::StatusOr<v1::SwapInResponse> answer =
-      state_->Call("SwapIn", &v1::KvTier::Stub::SwapIn, *std::move(message));
-  if (!answer.ok()) return answer.status();
-  return Ticket{answer->ticket(), answer->completed()};
+  return state_->CallOnStream<Ticket>("SwapIn", &v1::KvTier::Stub::SwapIn, *std::move(message),
+                                      options.device_stream);
 }
 
 absl::StatusOr<Ticket> Cache::ReplayPlanRpc(int32_t group, int32_t num_rows,
-                                            const std::optional<LayerSpan>& layers, bool wait) {
+                                            const std::optional<LayerSpan>& layers, bool wait,
+                                            DeviceStreamRef device_stream) {
   absl::StatusOr<v1::ReplayPlanRequest> message =
       state_->ReplayPlanMessage(group, num_rows, layers, wait);
   if (!message.ok()) return message.status();
-  absl::StatusOr<v1::ReplayPlanResponse> answer =
-      state_->Call("ReplayPlan", &v1::KvTier::Stub::ReplayPlan, *std::move(message));
-  if (!answer.ok()) return answer.status();
-  return Ticket{answer->ticket(), answer->completed()};
+  return state_->CallOnStream<Ticket>("ReplayPlan", &v1::KvTier::Stub::ReplayPlan,
+                                      *std::move(message), device_stream);
 }
 
-absl::StatusOr<Ticket> Cache::BackupRpc(int32_t num_rows, bool wait) {
+absl::StatusOr<Ticket> Cache::BackupRpc(int32_t num_rows, bool wait,
+                                        DeviceStreamRef device_stream) {
   absl::StatusOr<v1::BackupRequest> message = state_->BackupMessage(num_rows, wait);
   if (!message.ok()) return message.status();
-  absl::StatusOr<v1::BackupResponse> answer =
-      state_->Call("Backup", &v1::KvTier::Stub::Backup, *std::move(message));
-  if (!answer.ok()) return answer.status();
-  return Ticket{answer->ticket(), answer->completed()};
+  return state_->CallOnStream<Ticket>("Backup", &v1::KvTier::Stub::Backup, *std::move(message),
+                                      device_stream);
 }
 
 absl::StatusOr<int64_t> Cache::WaitTicket(int64_t ticket) {

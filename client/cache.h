@@ -2,7 +2,9 @@
 //
 // Two planes do the same work on the same state:
 //   in-process  SwapIn, ReplayPlan, BackupNewest, BackupTensor: the kernels run here, on mapped
-//               memory, and have completed when the call returns. The decode path.
+//               memory. On a CPU they have completed when the call returns; on a GPU they are
+//               enqueued on the caller's stream, and a CUDA graph may capture them. The decode
+//               path.
 //   RPC         SwapInRpc, ReplayPlanRpc, BackupRpc, and Steps (client/steps.h): the daemon runs
 //               them on the session's device stream. They return a ticket; outputs are in the
 //               view once WaitTicket has answered.
@@ -66,8 +68,9 @@ struct LayerSpan {
 };
 
 struct SwapInOptions {
-  bool use_slots = false;           // topk holds slots instead of positions
-  std::optional<LayerSpan> layers;  // to copy; absent: all of the group
+  bool use_slots = false;                   // topk holds slots instead of positions
+  std::optional<LayerSpan> layers;          // to copy; absent: all of the group
+  DeviceStreamRef device_stream = nullptr;  // see Cache
 };
 
 // Work on the daemon's device stream.
@@ -76,7 +79,7 @@ struct Ticket {
   bool completed = false;
 };
 
-// Rows in this process's memory, one tensor a layer of the group.
+// Rows in this process's memory (on a GPU: in its device memory), one tensor a layer of the group.
 struct TensorLayer {
   const uint8_t* rows = nullptr;  // StorageBytes(layout, row_count) bytes, 16-byte aligned
   RowLayout layout;               // the same format and row bytes as the cache's layer
@@ -85,8 +88,10 @@ struct TensorLayer {
 class Cache {
  public:
   // Creates or joins the cache and maps its memory. Errors: as AttachCache; UNIMPLEMENTED /
-  // NOT_IMPLEMENTED for memory of a GPU; ALREADY_EXISTS / ID_CONFLICT if this session has a Cache
-  // of that name; INTERNAL if the daemon's answer makes no sense. Nothing stays attached then.
+  // NOT_IMPLEMENTED for memory of a GPU where the library was built without CUDA, and
+  // FAILED_PRECONDITION / DEVICE_UNKNOWN for a GPU that this process cannot see; ALREADY_EXISTS /
+  // ID_CONFLICT if this session has a Cache of that name; INTERNAL if the daemon's answer makes no
+  // sense. Nothing stays attached then.
   static absl::StatusOr<Cache> Attach(const Session& session, const AttachOptions& options);
 
   Cache(Cache&& other) noexcept;
@@ -103,8 +108,8 @@ class Cache {
   bool created() const;
   // Valid until the Cache and all its Requests are destroyed.
   const CacheView& view() const;
-  // This session's counters of `group`, of one moment where writers pause; never waits. Zeros if
-  // there is no such group.
+  // This session's counters of `group`, of one moment where writers pause. Never waits, but on a
+  // GPU for a small copy: not while a stream is being captured. Zeros if there is no such group.
   Counts counts(int32_t group) const;
 
   // Gives a request a region. `request_id`: 1..128 bytes, unique in this session and cache.
@@ -116,6 +121,12 @@ class Cache {
   absl::StatusOr<int64_t> InvalidateBlocks(std::span<const int32_t> blocks);
 
   // ---- In-process plane.
+  //
+  // `device_stream`: required on a GPU, where it is the cudaStream_t that the kernels are enqueued
+  // on (null is FIELD_INVALID: nothing here uses the default stream). Calls of one cache must be in
+  // order on the device, so use one stream, or order several. Nothing allocates, synchronizes or
+  // reads device memory: a call may be captured, and its graph replayed with new inputs in the
+  // step buffers for as long as the Cache lives. Errors: INTERNAL / DEVICE_ERROR.
 
   // One step of `group` on rows [0, num_rows) of the step buffers: view().row_to_request,
   // newest_slot, num_real_rows and the group's topk. num_rows: 0..step_rows.
@@ -123,18 +134,21 @@ class Cache {
 
   // Copies the group's last plan on `layers`; absent: all but the leader.
   absl::Status ReplayPlan(int32_t group, int32_t num_rows,
-                          const std::optional<LayerSpan>& layers = std::nullopt);
+                          const std::optional<LayerSpan>& layers = std::nullopt,
+                          DeviceStreamRef device_stream = nullptr);
 
   // Copies the newest rows of the step buffers' requests to their view().newest_slot, all layers
   // of all groups. Rows with a slot of -1 are skipped.
-  absl::Status BackupNewest(int32_t num_rows);
+  absl::Status BackupNewest(int32_t num_rows, DeviceStreamRef device_stream = nullptr);
 
   // Copies row source_rows[i] of `layers` to slot slots[i], all layers of `group`; -1 skips.
   // `regions` has the region whose cached copy of the slot is dropped, or is empty: then slots
-  // must not have been swapped in before. `source_row_count`: rows of each tensor.
+  // must not have been swapped in before. `source_row_count`: rows of each tensor. On a GPU the
+  // three lists are device memory too, and slots out of range are skipped instead of refused.
   absl::Status BackupTensor(int32_t group, std::span<const TensorLayer> layers,
                             int32_t source_row_count, std::span<const int32_t> source_rows,
-                            std::span<const int32_t> slots, std::span<const int32_t> regions = {});
+                            std::span<const int32_t> slots, std::span<const int32_t> regions = {},
+                            DeviceStreamRef device_stream = nullptr);
 
   // Says that the host rows of `slots` were written by the worker itself (through
   // view().groups[group].layers[l].host): they count as backed up, for as long as their blocks
@@ -143,14 +157,19 @@ class Cache {
   absl::Status MarkBacked(int32_t group, std::span<const int32_t> slots);
 
   // ---- RPC plane. With `wait` the call returns after completion.
+  //
+  // `device_stream` on a GPU: the daemon's work comes after all that the stream has now, and what
+  // is enqueued on it afterwards comes after the daemon's work; no host waits. Null: the caller
+  // sees to the order (inputs complete before the call, outputs after `wait` or WaitTicket).
 
   absl::StatusOr<Ticket> SwapInRpc(int32_t group, int32_t num_rows,
                                    const SwapInOptions& options = {}, bool wait = false);
   absl::StatusOr<Ticket> ReplayPlanRpc(int32_t group, int32_t num_rows,
                                        const std::optional<LayerSpan>& layers = std::nullopt,
-                                       bool wait = false);
+                                       bool wait = false, DeviceStreamRef device_stream = nullptr);
   // The newest rows, as BackupNewest.
-  absl::StatusOr<Ticket> BackupRpc(int32_t num_rows, bool wait = false);
+  absl::StatusOr<Ticket> BackupRpc(int32_t num_rows, bool wait = false,
+                                   DeviceStreamRef device_stream = nullptr);
   // Returns when `ticket` is done, with the newest ticket that is. At most call_timeout.
   absl::StatusOr<int64_t> WaitTicket(int64_t ticket);
 

@@ -7,7 +7,6 @@
 #include "client/cache.h"
 #include "client/cache_state.h"
 #include "client/error.h"
-#include "kernels/cpu/cpu.h"
 #include "kernels/params.h"
 
 namespace kvtier::client {
@@ -85,12 +84,14 @@ absl::Status Cache::SwapIn(int32_t group, int32_t num_rows, const SwapInOptions&
       .layer_count = layers.layer_count,
       .stats = kernel.stats,
   };
-  return state_->RunKernel(/*writes_host=*/false,
-                           [&params](cpu::Executor& executor) { cpu::SwapIn(params, executor); });
+  return state_->RunKernel(/*writes_host=*/false, [&](Device& device) {
+    return device.SwapIn(params, options.device_stream);
+  });
 }
 
 absl::Status Cache::ReplayPlan(int32_t group, int32_t num_rows,
-                               const std::optional<LayerSpan>& layers) {
+                               const std::optional<LayerSpan>& layers,
+                               DeviceStreamRef device_stream) {
   if (absl::Status status = state_->CheckLayers(group, layers); !status.ok()) return status;
   if (absl::Status status = state_->CheckRows(num_rows); !status.ok()) return status;
   const GroupKernelArrays& kernel = state_->memory().kernel_arrays(group);
@@ -104,14 +105,14 @@ absl::Status Cache::ReplayPlan(int32_t group, int32_t num_rows,
       .layer_count = span.layer_count,
       .stats = kernel.stats,
   };
-  return state_->RunKernel(/*writes_host=*/false, [&params](cpu::Executor& executor) {
-    cpu::ReplayPlan(params, executor);
+  return state_->RunKernel(/*writes_host=*/false, [&](Device& device) {
+    return device.ReplayPlan(params, device_stream);
   });
 }
 
-absl::Status Cache::BackupNewest(int32_t num_rows) {
+absl::Status Cache::BackupNewest(int32_t num_rows, DeviceStreamRef device_stream) {
   if (absl::Status status = state_->CheckRows(num_rows); !status.ok()) return status;
-  return state_->RunKernel(/*writes_host=*/true, [&](cpu::Executor& executor) {
+  return state_->RunKernel(/*writes_host=*/true, [&](Device& device) {
     for (size_t g = 0; g < view().groups.size(); ++g) {
       const GroupKernelArrays& kernel = state_->memory().kernel_arrays(static_cast<int32_t>(g));
       const BackupParams params = {
@@ -126,14 +127,16 @@ absl::Status Cache::BackupNewest(int32_t num_rows) {
           .layer_count = static_cast<int32_t>(kernel.layers.size()),
           .stats = kernel.stats,
       };
-      cpu::Backup(params, executor);
+      if (absl::Status status = device.Backup(params, device_stream); !status.ok()) return status;
     }
+    return absl::OkStatus();
   });
 }
 
 absl::Status Cache::BackupTensor(int32_t group, std::span<const TensorLayer> layers,
                                  int32_t source_row_count, std::span<const int32_t> source_rows,
-                                 std::span<const int32_t> slots, std::span<const int32_t> regions) {
+                                 std::span<const int32_t> slots, std::span<const int32_t> regions,
+                                 DeviceStreamRef device_stream) {
   if (absl::Status status = state_->CheckGroup(group); !status.ok()) return status;
   const GroupKernelArrays& kernel = state_->memory().kernel_arrays(group);
   const GroupShape& shape = view().groups[group].shape;
@@ -151,7 +154,11 @@ absl::Status Cache::BackupTensor(int32_t group, std::span<const TensorLayer> lay
   if (source_row_count < 0) {
     return ArgumentError("source_row_count", absl::StrCat(source_row_count), "at least 0");
   }
-  if (absl::Status status = CheckSlots(slots, shape.slot_count, kNone); !status.ok()) return status;
+  // On a GPU the kernel looks: out of range is skipped.
+  if (state_->device().host_readable()) {
+    absl::Status status = CheckSlots(slots, shape.slot_count, kNone);
+    if (!status.ok()) return status;
+  }
   std::vector<const uint8_t*> sources;
   std::vector<RowLayout> layouts;
   for (size_t l = 0; l < layers.size(); ++l) {
@@ -175,8 +182,9 @@ absl::Status Cache::BackupTensor(int32_t group, std::span<const TensorLayer> lay
       .layer_count = static_cast<int32_t>(kernel.layers.size()),
       .stats = kernel.stats,
   };
-  return state_->RunKernel(/*writes_host=*/true,
-                           [&params](cpu::Executor& executor) { cpu::Backup(params, executor); });
+  return state_->RunKernel(/*writes_host=*/true, [&](Device& device) {
+    return device.Backup(params, device_stream);
+  });
 }
 
 absl::Status Cache::MarkBacked(int32_t group, std::span<const int32_t> slots) {
@@ -184,7 +192,7 @@ absl::Status Cache::MarkBacked(int32_t group, std::span<const int32_t> slots) {
   const GroupShape& shape = view().groups[group].shape;
   if (absl::Status status = CheckSlots(slots, shape.slot_count, 0); !status.ok()) return status;
   const RowTracking& tracking = state_->memory().kernel_arrays(group).tracking;
-  return state_->RunKernel(/*writes_host=*/true, [&](cpu::Executor&) {
+  return state_->RunKernel(/*writes_host=*/true, [&](Device&) {
     for (const int32_t slot : slots) {
       // C++20's atomic_ref has no const form; of the read-only mapping there are only loads.
       auto& block = const_cast<int32_t&>(tracking.block_generation[slot / shape.block_size]);
@@ -193,6 +201,7 @@ absl::Status Cache::MarkBacked(int32_t group, std::span<const int32_t> slots) {
       std::atomic_ref<int32_t>(tracking.backed_generation[slot])
           .store(generation, std::memory_order_release);
     }
+    return absl::OkStatus();
   });
 }
 

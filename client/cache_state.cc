@@ -16,21 +16,21 @@ void SetLayers(const std::optional<LayerSpan>& layers, v1::LayerRange* range) {
 }  // namespace
 
 CacheState::CacheState(std::shared_ptr<Connection> connection, std::string name,
-                       const v1::AttachCacheResponse& answer, CacheShape shape, CacheMemory memory,
-                       int32_t kernel_threads)
+                       const v1::AttachCacheResponse& answer, CacheShape shape,
+                       std::unique_ptr<Device> device, CacheMemory memory)
     : connection_(std::move(connection)),
       name_(std::move(name)),
       layout_(answer.layout()),
-      device_(answer.device()),
+      device_info_(answer.device()),
       created_(answer.created()),
       shape_(std::move(shape)),
-      memory_(std::move(memory)),
-      executor_(std::make_unique<cpu::Executor>(kernel_threads)) {}
+      device_(std::move(device)),
+      memory_(std::move(memory)) {}
 
 CacheState::~CacheState() {
   Detach();
   // Its threads are not in a forked child, where nobody could join them.
-  if (connection_->InForkedChild()) (void)executor_.release();
+  if (connection_->InForkedChild()) (void)device_.release();
 }
 
 void CacheState::Detach() {
@@ -45,6 +45,39 @@ void CacheState::Detach() {
   (void)connection_->Call("DetachCache", &v1::KvTier::Stub::DetachCache, request,
                           connection_->options().call_timeout);
   connection_->DisclaimCache(name_);
+}
+
+absl::StatusOr<int32_t> CacheState::SignalDaemon(DeviceStreamRef stream) {
+  MutexLock lock(&mutex_);
+  if (detached_) return DetachedError();
+  // Numbers are cyclic, so that they may overflow.
+  const auto number = static_cast<int32_t>(static_cast<uint32_t>(signalled_) + 1);
+  absl::Status status = device_->Signal(&memory_.view().progress[0], number, stream);
+  if (!status.ok()) return status;
+  signalled_ = number;
+  return number;
+}
+
+absl::Status CacheState::WaitForDaemon(int64_t ticket, DeviceStreamRef stream) {
+  {
+    MutexLock lock(&mutex_);
+    if (detached_) return DetachedError();
+    awaited_ = static_cast<int32_t>(ticket);
+    absl::Status status = device_->Wait(&memory_.view().progress[1], awaited_, stream);
+    if (!status.ok()) return status;
+  }
+  // It may have died since it answered.
+  absl::Status status = connection_->CheckCall();
+  if (!status.ok()) ReleaseWaits();
+  return status;
+}
+
+void CacheState::ReleaseWaits() {
+  MutexLock lock(&mutex_);
+  if (detached_ || awaited_ == 0) return;
+  // Written beside the stream that stands still. An error here means that the device is lost, and
+  // with it the stream.
+  (void)device_->Write(&memory_.view().progress[1], &awaited_, sizeof(awaited_));
 }
 
 absl::Status CacheState::DetachedError() const {

@@ -5,6 +5,10 @@
 // slots of the host pool. All of it is memory that the daemon and other workers map as well:
 // nothing here is copied, and nothing is locked.
 //
+// On a GPU everything but host rows, block_generation and backed_generation is device memory:
+// the addresses are for kernels and copies on the worker's streams, and the host must not touch
+// them.
+//
 //   const CacheView& view = cache->view();
 //   view.row_to_request[0] = request->region();
 //   view.groups[0].topk[0] = position;                      // row 0, first position
@@ -20,6 +24,9 @@
 #include "kernels/params.h"
 
 namespace kvtier::client {
+
+// A stream of the worker's on the cache's device: a cudaStream_t on a GPU, null on a CPU.
+using DeviceStreamRef = void*;
 
 // The rows of one layer, in the host pool or in the hot buffer.
 class Rows {
@@ -95,6 +102,7 @@ struct CacheView {
   std::span<int32_t> row_to_request;  // in [N] region of each row of the step, -1 padding
   std::span<int32_t> newest_slot;     // in [N] slot written this step, -1 none
   int32_t* num_real_rows = nullptr;   // in: rows at or past it are padding
+  std::span<int32_t> progress;        // [2] of the two streams' order on a GPU; the library's own
 };
 
 }  // namespace kvtier::client

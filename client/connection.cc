@@ -2,6 +2,9 @@
 
 #include <unistd.h>
 
+#include <utility>
+#include <vector>
+
 #include "absl/strings/str_cat.h"
 #include "client/error.h"
 #include "client/socket_path.h"
@@ -150,8 +153,12 @@ void Connection::HandleEvent(const v1::SessionEvent& event) {
 void Connection::HandleEnd(const grpc::Status& status) {
   bool lost = false;
   std::string message;
+  std::vector<std::function<void()>> hooks;
   {
     MutexLock lock(&mutex_);
+    for (auto& [cache, ended] : caches_) {
+      if (ended) hooks.push_back(std::exchange(ended, nullptr));
+    }
     end_status_ = status;
     if (state_ != SessionState::kRevoked) {
       lost = opened_or_ended_ && !closing_;
@@ -164,6 +171,7 @@ void Connection::HandleEnd(const grpc::Status& status) {
     ended_ = true;
     changed_.NotifyAll();
   }
+  for (const std::function<void()>& ended : hooks) ended();
   if (lost) Tell(SessionState::kLost, message);
 }
 
@@ -234,12 +242,25 @@ absl::Status Connection::CallError(const char* name, const grpc::Status& status,
 
 bool Connection::ClaimCache(const std::string& cache) {
   MutexLock lock(&mutex_);
-  return caches_.insert(cache).second;
+  return caches_.emplace(cache, nullptr).second;
 }
 
 void Connection::DisclaimCache(const std::string& cache) {
   MutexLock lock(&mutex_);
   caches_.erase(cache);
+}
+
+void Connection::OnEnd(const std::string& cache, std::function<void()> ended) {
+  {
+    MutexLock lock(&mutex_);
+    const auto claimed = caches_.find(cache);
+    if (claimed == caches_.end()) return;
+    if (!ended_) {
+      claimed->second = std::move(ended);
+      return;
+    }
+  }
+  ended();
 }
 
 absl::StatusOr<int> Connection::RedeemToken(const std::string& token) const {

@@ -3,8 +3,9 @@
 
 #include <sys/types.h>
 
+#include <functional>
+#include <map>
 #include <memory>
-#include <set>
 #include <string>
 #include <thread>
 #include <utility>
@@ -69,6 +70,9 @@ class Connection {
   // False if this session already has a cache of that name.
   bool ClaimCache(const std::string& cache);
   void DisclaimCache(const std::string& cache);
+  // Runs `ended` once when the session has ended, on the session's thread, while `cache` is
+  // claimed; at once if it has ended already.
+  void OnEnd(const std::string& cache, std::function<void()> ended);
 
   // Redeems a token at the descriptor socket. The caller closes what it gets.
   absl::StatusOr<int> RedeemToken(const std::string& token) const;
@@ -109,7 +113,7 @@ class Connection {
   SessionState state_ KVTIER_CLIENT_GUARDED_BY(mutex_) = SessionState::kOpen;
   std::string message_ KVTIER_CLIENT_GUARDED_BY(mutex_);  // why the state is what it is
   grpc::Status end_status_ KVTIER_CLIENT_GUARDED_BY(mutex_);
-  std::set<std::string> caches_ KVTIER_CLIENT_GUARDED_BY(mutex_);
+  std::map<std::string, std::function<void()>> caches_ KVTIER_CLIENT_GUARDED_BY(mutex_);
 };
 
 }  // namespace kvtier::client

@@ -1,5 +1,6 @@
 #include "client/request.h"
 
+#include <algorithm>
 #include <atomic>
 #include <utility>
 
@@ -11,7 +12,9 @@
 namespace kvtier::client {
 
 Request::Request(std::shared_ptr<CacheState> state, std::string id, int32_t region)
-    : state_(std::move(state)), id_(std::move(id)), region_(region) {}
+    : state_(std::move(state)), id_(std::move(id)), region_(region) {
+  if (!state_->device().host_readable()) table_.assign(state_->shape().max_blocks, kNone);
+}
 
 Request::Request(Request&& other) noexcept = default;
 
@@ -22,6 +25,7 @@ Request& Request::operator=(Request&& other) noexcept {
   id_ = std::move(other.id_);
   region_ = other.region_;
   released_ = other.released_;
+  table_ = std::move(other.table_);
   return *this;
 }
 
@@ -39,6 +43,7 @@ absl::StatusOr<AssignedBlocks> Request::AssignBlocks(int32_t count, const Shared
   message.mutable_shared_generations()->Add(shared.generations.begin(), shared.generations.end());
   absl::StatusOr<v1::AssignBlocksResponse> answer =
       state_->Call("AssignBlocks", &v1::KvTier::Stub::AssignBlocks, std::move(message));
+  RefreshTable();
   if (!answer.ok()) return answer.status();
   for (const int32_t block : answer->block_ids()) {
     if (block >= 0 && block < state_->shape().block_count) continue;
@@ -57,6 +62,7 @@ absl::StatusOr<int32_t> Request::FreeBlocks(std::span<const int32_t> blocks) {
   message.mutable_block_ids()->Add(blocks.begin(), blocks.end());
   absl::StatusOr<v1::FreeBlocksResponse> answer =
       state_->Call("FreeBlocks", &v1::KvTier::Stub::FreeBlocks, std::move(message));
+  RefreshTable();
   if (!answer.ok()) return answer.status();
   return answer->blocks_freed();
 }
@@ -71,7 +77,19 @@ absl::StatusOr<int32_t> Request::Release() {
   return answer->blocks_freed();
 }
 
+void Request::RefreshTable() {
+  if (table_.empty()) return;
+  const int32_t* row = state_->memory().view().block_table.data() +
+                       int64_t{region_} * static_cast<int64_t>(table_.size());
+  // A device that cannot be read any more has no blocks for anybody.
+  const auto bytes = static_cast<int64_t>(table_.size() * sizeof(int32_t));
+  if (!state_->device().Read(table_.data(), row, bytes).ok()) {
+    std::fill(table_.begin(), table_.end(), kNone);
+  }
+}
+
 std::span<const int32_t> Request::block_table() const {
+  if (!table_.empty()) return table_;
   const int32_t max_blocks = state_->shape().max_blocks;
   return state_->memory().view().block_table.subspan(int64_t{region_} * max_blocks, max_blocks);
 }
@@ -83,8 +101,12 @@ int32_t Request::SlotOf(int32_t position) const {
 }
 
 void Request::SetSequenceLength(int32_t length) {
-  std::atomic_ref<int32_t>(state_->memory().view().sequence_lengths[region_])
-      .store(length, std::memory_order_release);
+  int32_t& place = state_->memory().view().sequence_lengths[region_];
+  if (state_->device().host_readable()) {
+    std::atomic_ref<int32_t>(place).store(length, std::memory_order_release);
+  } else {
+    (void)state_->device().Write(&place, &length, sizeof(length));
+  }
 }
 
 }  // namespace kvtier::client

@@ -60,22 +60,27 @@ class Request {
   // on the request fails with NOT_FOUND / REQUEST_UNKNOWN, and its region may be another's.
   absl::StatusOr<int32_t> Release();
 
-  // [max_blocks_per_request] block ids as the kernels see them now, -1 none.
+  // [max_blocks_per_request] block ids as the kernels see them now, -1 none. On a GPU a copy, as of
+  // this object's last AssignBlocks or FreeBlocks, whether that succeeded or not.
   std::span<const int32_t> block_table() const;
   // The slot of `position`; -1 if it is negative or no block covers it.
   int32_t SlotOf(int32_t position) const;
-  // Positions at or past `length` are masked from now on; -1: unknown, none are.
+  // Positions at or past `length` are masked from now on; -1: unknown, none are. On a GPU a small
+  // copy that is done when this returns: engines write view().sequence_lengths on their stream.
   void SetSequenceLength(int32_t length);
 
  private:
   friend class Cache;
   Request(std::shared_ptr<CacheState> state, std::string id, int32_t region);
   void ReleaseQuietly();
+  // Copies the block table, where the host cannot read it in place.
+  void RefreshTable();
 
   std::shared_ptr<CacheState> state_;  // null only after a move
   std::string id_;
   int32_t region_ = 0;
   bool released_ = false;
+  std::vector<int32_t> table_;  // empty where the host can read it in place
 };
 
 }  // namespace kvtier::client

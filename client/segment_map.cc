@@ -1,111 +1,12 @@
 #include "client/segment_map.h"
 
-#include <errno.h>
-#include <fcntl.h>
-#include <string.h>
-#include <sys/mman.h>
-#include <sys/stat.h>
-#include <unistd.h>
-
 #include <type_traits>
 #include <utility>
 
-#include "absl/cleanup/cleanup.h"
 #include "absl/strings/str_cat.h"
 #include "client/error.h"
 
 namespace kvtier::client {
-namespace {
-
-// Are the bytes [offset, offset + size) of `fd` there, and will they stay?
-absl::Status CheckDescriptor(const v1::Segment& segment, int fd) {
-  const std::string name = absl::StrCat("segment ", segment.segment_index());
-  struct stat file;
-  if (fstat(fd, &file) != 0) {
-    return MalformedAnswer(absl::StrCat(name, ": fstat failed: ", strerror(errno)));
-  }
-  if (segment.size_bytes() > file.st_size - segment.offset_bytes()) {
-    return MalformedAnswer(absl::StrCat(name, ": ", segment.size_bytes(), " bytes from ",
-                                        segment.offset_bytes(), ", but its descriptor has ",
-                                        file.st_size));
-  }
-  // A file that shrinks later would make our accesses fault.
-  const int seals = fcntl(fd, F_GET_SEALS);
-  if (seals < 0 || (seals & F_SEAL_SHRINK) == 0) {
-    return MalformedAnswer(absl::StrCat(name, ": its descriptor is not sealed against shrinking"));
-  }
-  return absl::OkStatus();
-}
-
-absl::Status CheckTransport(const v1::Segment& segment) {
-  if (segment.transport() == v1::SEGMENT_TRANSPORT_POSIX_FD) return absl::OkStatus();
-  if (segment.transport() == v1::SEGMENT_TRANSPORT_CUDA_IPC) {
-    return MakeError(absl::StatusCode::kUnimplemented, "NOT_IMPLEMENTED",
-                     absl::StrCat("segment ", segment.segment_index(),
-                                  " is GPU memory passed by CUDA IPC, which this client library "
-                                  "cannot map; attach on a device of the cpu backend"),
-                     {{"feature", "SEGMENT_TRANSPORT_CUDA_IPC"}});
-  }
-  return MakeError(absl::StatusCode::kUnimplemented, "NOT_IMPLEMENTED",
-                   absl::StrCat("segment ", segment.segment_index(), " is passed by transport ",
-                                static_cast<int>(segment.transport()),
-                                ", which this client library does not know; use one as new as "
-                                "the daemon"),
-                   {{"feature", "transport"}});
-}
-
-}  // namespace
-
-absl::StatusOr<MappedSegment> MappedSegment::Map(const v1::Segment& segment,
-                                                 const RedeemToken& redeem) {
-  if (absl::Status status = CheckTransport(segment); !status.ok()) return status;
-  const std::string name = absl::StrCat("segment ", segment.segment_index());
-  if (segment.size_bytes() <= 0 || segment.offset_bytes() < 0 ||
-      segment.offset_bytes() % sysconf(_SC_PAGESIZE) != 0) {
-    return MalformedAnswer(absl::StrCat(name, " has ", segment.size_bytes(), " bytes from offset ",
-                                        segment.offset_bytes()));
-  }
-  absl::StatusOr<int> fd = redeem(segment.fd_token());
-  if (!fd.ok()) return fd.status();
-  // A mapping outlives its descriptor.
-  const absl::Cleanup close_fd = [fd = *fd] { close(fd); };
-  if (absl::Status status = CheckDescriptor(segment, *fd); !status.ok()) return status;
-
-  const int protection = PROT_READ | (segment.read_only() ? 0 : PROT_WRITE);
-  void* data = mmap(nullptr, static_cast<size_t>(segment.size_bytes()), protection, MAP_SHARED, *fd,
-                    segment.offset_bytes());
-  if (data == MAP_FAILED) {
-    return MakeError(
-        absl::StatusCode::kResourceExhausted, "LIMIT_REACHED",
-        absl::StrCat(name, ": mapping ", segment.size_bytes(), " bytes failed: ", strerror(errno)),
-        {{"requested_bytes", absl::StrCat(segment.size_bytes())}});
-  }
-  MappedSegment mapped;
-  mapped.kind_ = segment.kind();
-  mapped.read_only_ = segment.read_only();
-  mapped.data_ = static_cast<uint8_t*>(data);
-  mapped.size_bytes_ = segment.size_bytes();
-  return mapped;
-}
-
-MappedSegment::MappedSegment(MappedSegment&& other) noexcept
-    : kind_(other.kind_),
-      read_only_(other.read_only_),
-      data_(std::exchange(other.data_, nullptr)),
-      size_bytes_(std::exchange(other.size_bytes_, 0)) {}
-
-MappedSegment& MappedSegment::operator=(MappedSegment&& other) noexcept {
-  std::swap(kind_, other.kind_);
-  std::swap(read_only_, other.read_only_);
-  std::swap(data_, other.data_);
-  std::swap(size_bytes_, other.size_bytes_);
-  return *this;
-}
-
-MappedSegment::~MappedSegment() {
-  if (data_ != nullptr) munmap(data_, static_cast<size_t>(size_bytes_));
-}
-
 namespace {
 
 // Finds arrays in mapped segments and remembers the first that is wrong.
@@ -143,23 +44,23 @@ class Finder {
                                        ", which the answer does not have"));
     }
     const MappedSegment& segment = found->second;
-    if (segment.kind() != kind) {
-      return Refuse(name, absl::StrCat("is in a segment of kind ", static_cast<int>(segment.kind()),
+    if (segment.kind != kind) {
+      return Refuse(name, absl::StrCat("is in a segment of kind ", static_cast<int>(segment.kind),
                                        " instead of ", static_cast<int>(kind)));
     }
-    if (segment.read_only() && !read_only) return Refuse(name, "is in a read-only segment");
+    if (segment.read_only && !read_only) return Refuse(name, "is in a read-only segment");
     if (buffer.offset_bytes() < 0 || buffer.offset_bytes() % alignment != 0 ||
-        buffer.offset_bytes() > segment.size_bytes()) {
+        buffer.offset_bytes() > segment.mapping->size_bytes()) {
       return Refuse(name, absl::StrCat("begins at byte ", buffer.offset_bytes(),
-                                       " of a segment of ", segment.size_bytes()));
+                                       " of a segment of ", segment.mapping->size_bytes()));
     }
     if (buffer.size_bytes() < bytes ||
-        buffer.size_bytes() > segment.size_bytes() - buffer.offset_bytes()) {
+        buffer.size_bytes() > segment.mapping->size_bytes() - buffer.offset_bytes()) {
       return Refuse(name, absl::StrCat("has ", buffer.size_bytes(), " bytes from byte ",
                                        buffer.offset_bytes(), " of a segment of ",
-                                       segment.size_bytes(), "; the layout needs ", bytes));
+                                       segment.mapping->size_bytes(), "; the layout needs ", bytes));
     }
-    return segment.data() + buffer.offset_bytes();
+    return segment.mapping->data() + buffer.offset_bytes();
   }
 
   uint8_t* Refuse(const std::string& name, const std::string& what) {
@@ -251,18 +152,20 @@ absl::Status CheckCounts(const v1::CacheBuffers& buffers, const CacheShape& shap
 }  // namespace
 
 absl::StatusOr<CacheMemory> CacheMemory::Map(const v1::AttachCacheResponse& answer,
-                                             const CacheShape& shape, const RedeemToken& redeem) {
+                                             const CacheShape& shape, Device* device,
+                                             const RedeemToken& redeem) {
   const v1::CacheBuffers& buffers = answer.buffers();
   if (absl::Status status = CheckCounts(buffers, shape); !status.ok()) return status;
   // Before anything is mapped: one segment that cannot be is no reason to map the others.
   for (const v1::Segment& segment : answer.segments()) {
-    if (absl::Status status = CheckTransport(segment); !status.ok()) return status;
+    if (absl::Status status = device->CheckTransport(segment); !status.ok()) return status;
   }
   CacheMemory memory;
   for (const v1::Segment& segment : answer.segments()) {
-    absl::StatusOr<MappedSegment> mapped = MappedSegment::Map(segment, redeem);
-    if (!mapped.ok()) return mapped.status();
-    if (!memory.segments_.emplace(segment.segment_index(), *std::move(mapped)).second) {
+    absl::StatusOr<std::unique_ptr<Mapping>> mapping = device->Map(segment, redeem);
+    if (!mapping.ok()) return mapping.status();
+    MappedSegment mapped = {segment.kind(), segment.read_only(), *std::move(mapping)};
+    if (!memory.segments_.emplace(segment.segment_index(), std::move(mapped)).second) {
       return MalformedAnswer(absl::StrCat("two segments have number ", segment.segment_index()));
     }
   }
@@ -284,6 +187,8 @@ absl::StatusOr<CacheMemory> CacheMemory::Map(const v1::AttachCacheResponse& answ
   view.num_real_rows =
       find.Array<int32_t>("num_real_rows", buffers.num_real_rows(), v1::SEGMENT_KIND_STEP, 1)
           .data();
+  view.progress =
+      find.Array<int32_t>("progress", buffers.progress(), v1::SEGMENT_KIND_STEP, 2);
   view.groups.resize(shape.groups.size());
   memory.kernel_arrays_.resize(shape.groups.size());
   for (size_t g = 0; g < shape.groups.size(); ++g) {

@@ -6,8 +6,8 @@
 #pragma once
 
 #include <cstdint>
-#include <functional>
 #include <map>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -15,39 +15,19 @@
 #include "absl/status/statusor.h"
 #include "client/cache_shape.h"
 #include "client/cache_view.h"
+#include "client/device.h"
+#include "client/mapping.h"
 #include "kernels/params.h"
 #include "proto/kvtier/v1/kvtier.pb.h"
 #include "proto/kvtier/v1/types.pb.h"
 
 namespace kvtier::client {
 
-// Redeems a token for a descriptor, which the caller closes.
-using RedeemToken = std::function<absl::StatusOr<int>(const std::string& token)>;
-
-// One mapping; unmaps on destruction.
-class MappedSegment {
- public:
-  // Maps `segment`. Errors: UNIMPLEMENTED / NOT_IMPLEMENTED for transports that this library
-  // cannot map, INTERNAL / INTERNAL for a descriptor that is not what the segment says,
-  // RESOURCE_EXHAUSTED where the system has no room, and those of `redeem`.
-  static absl::StatusOr<MappedSegment> Map(const v1::Segment& segment, const RedeemToken& redeem);
-
-  MappedSegment(MappedSegment&& other) noexcept;
-  MappedSegment& operator=(MappedSegment&& other) noexcept;
-  ~MappedSegment();
-
-  v1::SegmentKind kind() const { return kind_; }
-  bool read_only() const { return read_only_; }
-  uint8_t* data() const { return data_; }
-  int64_t size_bytes() const { return size_bytes_; }
-
- private:
-  MappedSegment() = default;
-
-  v1::SegmentKind kind_ = v1::SEGMENT_KIND_UNSPECIFIED;
-  bool read_only_ = false;
-  uint8_t* data_ = nullptr;
-  int64_t size_bytes_ = 0;
+// One segment of an answer.
+struct MappedSegment {
+  v1::SegmentKind kind = v1::SEGMENT_KIND_UNSPECIFIED;
+  bool read_only = false;
+  std::unique_ptr<Mapping> mapping;
 };
 
 // What the kernels need of one group, beside its view. Points into the mapped segments.
@@ -65,11 +45,12 @@ struct GroupKernelArrays {
 // All of an attached cache's memory.
 class CacheMemory {
  public:
-  // Maps every segment of `answer` and finds the arrays of a cache of `shape` in them. On
-  // failure nothing stays mapped. Errors: as MappedSegment::Map, and INTERNAL / INTERNAL naming
-  // the array that is wrong.
+  // Maps every segment of `answer` on `device` and finds the arrays of a cache of `shape` in them.
+  // On failure nothing stays mapped. Errors: as Device::Map, and INTERNAL / INTERNAL naming the
+  // array that is wrong.
   static absl::StatusOr<CacheMemory> Map(const v1::AttachCacheResponse& answer,
-                                         const CacheShape& shape, const RedeemToken& redeem);
+                                         const CacheShape& shape, Device* device,
+                                         const RedeemToken& redeem);
 
   const CacheView& view() const { return view_; }
   const GroupKernelArrays& kernel_arrays(int32_t group) const { return kernel_arrays_[group]; }

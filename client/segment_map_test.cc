@@ -12,6 +12,7 @@
 #include <string>
 #include <vector>
 
+#include "client/cpu_device.h"
 #include "client/error.h"
 #include "client/testing/fake_cache.h"
 #include "gmock/gmock.h"
@@ -28,7 +29,8 @@ absl::StatusOr<CacheMemory> MapOf(const FakeCache& fake, const v1::CacheLayout& 
   }
   absl::StatusOr<CacheShape> shape = CacheShapeOf(fake.answer().layout());
   if (!shape.ok()) return shape.status();
-  return CacheMemory::Map(fake.answer(), *shape,
+  CpuDevice device(/*kernel_threads=*/1);
+  return CacheMemory::Map(fake.answer(), *shape, &device,
                           [&fake](const std::string& token) { return fake.Redeem(token); });
 }
 

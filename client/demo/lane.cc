@@ -36,21 +36,21 @@ uint64_t Lane::SeedOf(const client::CacheView& view, int32_t group, int32_t laye
                  generations_[position / block_size]);
 }
 
-absl::Status Lane::Prepare(client::Cache* cache, Totals* totals) {
+absl::Status Lane::Prepare(client::Cache* cache, Device* device, Totals* totals) {
   if (!request_.has_value()) {
-    if (absl::Status status = Begin(cache, totals); !status.ok()) return status;
+    if (absl::Status status = Begin(cache, device, totals); !status.ok()) return status;
   }
   const int32_t own = trace_->own_position(step_);
   if (request_->SlotOf(own) < 0) {
     if (absl::Status status = AddBlocks(1); !status.ok()) return status;
   } else if (step_ % kReplaceInterval == kReplaceInterval - 1) {
-    if (absl::Status status = ReplaceLastBlock(cache, totals); !status.ok()) return status;
+    if (absl::Status status = ReplaceLastBlock(device, totals); !status.ok()) return status;
   }
   request_->SetSequenceLength(own + 1);
   return absl::OkStatus();
 }
 
-absl::Status Lane::Begin(client::Cache* cache, Totals* totals) {
+absl::Status Lane::Begin(client::Cache* cache, Device* device, Totals* totals) {
   const int32_t block_size = cache->layout().block_size();
   request_end_ = step_count_ * (request_number_ + 1) / request_count_;
   const std::string id = absl::StrCat(name_, ".", request_number_++);
@@ -69,7 +69,7 @@ absl::Status Lane::Begin(client::Cache* cache, Totals* totals) {
   if (absl::Status status = AddBlocks((prompt + block_size - 1) / block_size); !status.ok()) {
     return status;
   }
-  return Prefill(cache, 0, prompt, totals);
+  return Prefill(device, 0, prompt, totals);
 }
 
 absl::Status Lane::AddBlocks(int32_t count) {
@@ -79,8 +79,8 @@ absl::Status Lane::AddBlocks(int32_t count) {
   return absl::OkStatus();
 }
 
-absl::Status Lane::ReplaceLastBlock(client::Cache* cache, Totals* totals) {
-  const int32_t block_size = cache->layout().block_size();
+absl::Status Lane::ReplaceLastBlock(Device* device, Totals* totals) {
+  const int32_t block_size = device->view().groups.front().shape.block_size;
   const auto last = static_cast<int32_t>(generations_.size()) - 1;
   const int32_t block = request_->block_table()[last];
   absl::StatusOr<int32_t> freed = request_->FreeBlocks({&block, 1});
@@ -88,39 +88,33 @@ absl::Status Lane::ReplaceLastBlock(client::Cache* cache, Totals* totals) {
   generations_.pop_back();
   for (LruModel& model : models_) model.Forget(block, block_size);
   if (absl::Status status = AddBlocks(1); !status.ok()) return status;
-  return Prefill(cache, last * block_size, trace_->own_position(step_), totals);
+  return Prefill(device, last * block_size, trace_->own_position(step_), totals);
 }
 
-absl::Status Lane::Prefill(client::Cache* cache, int32_t first, int32_t end, Totals* totals) {
-  const client::CacheView& view = cache->view();
+absl::Status Lane::Prefill(Device* device, int32_t first, int32_t end, Totals* totals) {
+  const client::CacheView& view = device->view();
   for (int32_t g = 0; g < static_cast<int32_t>(view.groups.size()); ++g) {
     const client::GroupView& group = view.groups[g];
     for (int32_t begin = first; begin < end; begin += kPrefillChunk) {
       const int32_t count = std::min(kPrefillChunk, end - begin);
-      std::vector<int32_t> rows(count), slots(count), regions(count, request_->region());
-      for (int32_t i = 0; i < count; ++i) {
-        rows[i] = i;
-        slots[i] = request_->SlotOf(begin + i);
-      }
-      std::vector<std::vector<uint8_t>> bytes;
-      std::vector<client::TensorLayer> tensors;
+      PrefillRows rows = {.group = g, .row_count = count};
+      rows.regions.assign(count, request_->region());
+      for (int32_t i = 0; i < count; ++i) rows.slots.push_back(request_->SlotOf(begin + i));
       for (int32_t l = 0; l < static_cast<int32_t>(group.layers.size()); ++l) {
         const RowLayout& layout = group.layers[l].host.layout();
-        bytes.emplace_back(StorageBytes(layout, count));
-        const client::Rows tensor(bytes.back().data(), layout, count);
+        rows.layers.emplace_back(StorageBytes(layout, count));
+        const client::Rows tensor(rows.layers.back().data(), layout, count);
         for (int32_t i = 0; i < count; ++i) FillRow(SeedOf(view, g, l, begin + i), tensor.value(i));
-        tensors.push_back({bytes.back().data(), layout});
       }
-      absl::Status status = cache->BackupTensor(g, tensors, count, rows, slots, regions);
-      if (!status.ok()) return status;
+      if (absl::Status status = device->Prefill(rows); !status.ok()) return status;
       totals->backed_up_rows += count;
     }
   }
   return absl::OkStatus();
 }
 
-void Lane::WriteInputs(client::Cache* cache, int32_t row) {
-  const client::CacheView& view = cache->view();
+void Lane::WriteInputs(Device* device, int32_t row) {
+  const client::CacheView& view = device->view();
   const int32_t own = trace_->own_position(step_);
   view.row_to_request[row] = request_->region();
   view.newest_slot[row] = request_->SlotOf(own);
@@ -136,9 +130,9 @@ void Lane::WriteInputs(client::Cache* cache, int32_t row) {
   }
 }
 
-absl::Status Lane::Check(const client::Cache& cache, int32_t group_index, int32_t row,
+absl::Status Lane::Check(const Device& device, int32_t group_index, int32_t row,
                          Totals* totals) {
-  const client::CacheView& view = cache.view();
+  const client::CacheView& view = device.view();
   const client::GroupView& group = view.groups[group_index];
   const std::span<const int32_t> positions = trace_->positions_of(group_index, step_);
   const auto hot_rows = group.hot_indices.subspan(int64_t{row} * group.shape.top_k);

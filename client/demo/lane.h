@@ -13,6 +13,7 @@
 
 #include "absl/status/status.h"
 #include "client/cache.h"
+#include "client/demo/device.h"
 #include "client/demo/lru_model.h"
 #include "client/request.h"
 #include "client/trace/trace_file.h"
@@ -43,13 +44,13 @@ class Lane {
 
   // Before a step: there is a request, with a block for the step's token. `totals` counts the rows
   // of prefills.
-  absl::Status Prepare(client::Cache* cache, Totals* totals);
+  absl::Status Prepare(client::Cache* cache, Device* device, Totals* totals);
 
   // Writes row `row` of the step buffers, and the newest token's bytes into the hot buffer.
-  void WriteInputs(client::Cache* cache, int32_t row);
+  void WriteInputs(Device* device, int32_t row);
 
   // Compares every row that the step of `group` handed out for `row`, in all layers.
-  absl::Status Check(const client::Cache& cache, int32_t group, int32_t row, Totals* totals);
+  absl::Status Check(const Device& device, int32_t group, int32_t row, Totals* totals);
 
   // After the newest row was backed up. Releases the request after its last step.
   absl::Status Finish(client::Cache* cache, Totals* totals);
@@ -58,12 +59,12 @@ class Lane {
   void CorruptHostRow(client::Cache* cache);
 
  private:
-  absl::Status Begin(client::Cache* cache, Totals* totals);
+  absl::Status Begin(client::Cache* cache, Device* device, Totals* totals);
   absl::Status AddBlocks(int32_t count);
   // Gives up the last block and takes another.
-  absl::Status ReplaceLastBlock(client::Cache* cache, Totals* totals);
+  absl::Status ReplaceLastBlock(Device* device, Totals* totals);
   // Backs up the rows of positions [first, end), as a prefill does.
-  absl::Status Prefill(client::Cache* cache, int32_t first, int32_t end, Totals* totals);
+  absl::Status Prefill(Device* device, int32_t first, int32_t end, Totals* totals);
   uint64_t SeedOf(const client::CacheView& view, int32_t group, int32_t layer,
                   int32_t position) const;
 

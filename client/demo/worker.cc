@@ -1,109 +1,34 @@
 #include "client/demo/worker.h"
 
-#include <optional>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "client/steps.h"
+#include "client/demo/device.h"
 
 namespace kvtier::demo {
 namespace {
 
 constexpr int32_t kRowBytes = 656;
 constexpr int32_t kLayersPerGroup = 2;
-constexpr client::LayerSpan kLeader = {.first_layer = 0, .layer_count = 1};
-
-// The swap-ins and backups of one batch, on one plane or the other.
-class Device {
- public:
-  virtual ~Device() = default;
-  // Leader and followers of every group. Returns when the outputs can be read.
-  virtual absl::Status SwapIn(int32_t num_rows) = 0;
-  virtual absl::Status Backup(int32_t num_rows) = 0;
-};
-
-class InProcessDevice final : public Device {
- public:
-  explicit InProcessDevice(client::Cache* cache) : cache_(cache) {}
-
-  absl::Status SwapIn(int32_t num_rows) override {
-    for (int32_t g = 0; g < static_cast<int32_t>(cache_->view().groups.size()); ++g) {
-      absl::Status status = cache_->SwapIn(g, num_rows, {.layers = kLeader});
-      if (status.ok()) status = cache_->ReplayPlan(g, num_rows);
-      if (!status.ok()) return status;
-    }
-    return absl::OkStatus();
-  }
-
-  absl::Status Backup(int32_t num_rows) override { return cache_->BackupNewest(num_rows); }
-
- private:
-  client::Cache* const cache_;
-};
-
-class RpcDevice final : public Device {
- public:
-  RpcDevice(client::Cache* cache, client::Steps steps) : cache_(cache), steps_(std::move(steps)) {}
-
-  absl::Status SwapIn(int32_t num_rows) override {
-    const auto groups = static_cast<int32_t>(cache_->view().groups.size());
-    for (int32_t g = 0; g < groups; ++g) {
-      absl::Status status = steps_.SwapIn(g, num_rows, {.layers = kLeader}).status();
-      if (status.ok()) {
-        const bool last = g == groups - 1;
-        status = steps_.ReplayPlan(g, num_rows, std::nullopt, /*wait=*/last).status();
-      }
-      if (!status.ok()) return status;
-    }
-    return TakeAnswers();
-  }
-
-  absl::Status Backup(int32_t num_rows) override {
-    if (absl::Status status = steps_.Backup(num_rows, /*wait=*/true).status(); !status.ok()) {
-      return status;
-    }
-    return TakeAnswers();
-  }
-
- private:
-  absl::Status TakeAnswers() {
-    while (steps_.in_flight() > 0) {
-      absl::StatusOr<client::StepResult> result = steps_.Next();
-      if (!result.ok()) return result.status();
-      if (!result->status.ok()) return result->status;
-    }
-    return absl::OkStatus();
-  }
-
-  client::Cache* const cache_;
-  client::Steps steps_;
-};
-
-absl::StatusOr<std::unique_ptr<Device>> MakeDevice(client::Cache* cache, Plane plane) {
-  if (plane == Plane::kInProcess) return std::make_unique<InProcessDevice>(cache);
-  absl::StatusOr<client::Steps> steps = client::Steps::Open(*cache);
-  if (!steps.ok()) return steps.status();
-  return std::make_unique<RpcDevice>(cache, *std::move(steps));
-}
-
 // One step of all lanes that are not done.
 absl::Status Step(client::Cache* cache, Device* device, const std::vector<Lane*>& batch,
                   bool corrupt_row, Totals* totals) {
   const auto num_rows = static_cast<int32_t>(batch.size());
   const auto groups = static_cast<int32_t>(cache->view().groups.size());
   for (int32_t row = 0; row < num_rows; ++row) {
-    if (absl::Status status = batch[row]->Prepare(cache, totals); !status.ok()) return status;
+    if (absl::Status status = batch[row]->Prepare(cache, device, totals);
+        !status.ok()) return status;
   }
   // Only now: blocks may have moved while other lanes prepared.
-  for (int32_t row = 0; row < num_rows; ++row) batch[row]->WriteInputs(cache, row);
+  for (int32_t row = 0; row < num_rows; ++row) batch[row]->WriteInputs(device, row);
   if (corrupt_row) batch.front()->CorruptHostRow(cache);
-  *cache->view().num_real_rows = num_rows;
+  *device->view().num_real_rows = num_rows;
 
   if (absl::Status status = device->SwapIn(num_rows); !status.ok()) return status;
   totals->swap_ins += groups;
   for (int32_t g = 0; g < groups; ++g) {
     for (int32_t row = 0; row < num_rows; ++row) {
-      absl::Status status = batch[row]->Check(*cache, g, row, totals);
+      absl::Status status = batch[row]->Check(*device, g, row, totals);
       if (!status.ok()) return status;
     }
   }

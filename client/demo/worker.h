@@ -9,14 +9,13 @@
 
 #include "absl/status/status.h"
 #include "client/cache.h"
+#include "client/demo/device.h"
 #include "client/demo/lane.h"
 #include "client/session.h"
 #include "client/trace/trace_file.h"
 #include "proto/kvtier/v1/types.pb.h"
 
 namespace kvtier::demo {
-
-enum class Plane { kInProcess, kRpc };
 
 struct WorkerOptions {
   std::string name;

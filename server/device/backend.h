@@ -37,9 +37,13 @@ struct DeviceInfo {
 
 // How another process maps a piece of device memory.
 struct MemoryHandle {
-  enum class Transport { kPosixFd, kCudaIpc };
+  enum class Transport {
+    kPosixFd,  // mmap
+    kCudaIpc,  // cudaIpcOpenMemHandle
+    kCudaFd,   // cuMemImportFromShareableHandle
+  };
   Transport transport = Transport::kPosixFd;
-  UniqueFd fd;                           // kPosixFd
+  UniqueFd fd;                           // kPosixFd, kCudaFd
   std::array<uint8_t, 64> ipc_handle{};  // kCudaIpc
   int64_t offset_bytes = 0;              // from the start of what the handle names
 };

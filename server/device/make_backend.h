@@ -13,7 +13,7 @@ namespace kvtier {
 struct BackendOptions {
   int cpu_threads = 1;  // of each device stream of the CPU backend
   // How workers map the memory of a GPU.
-  MemoryHandle::Transport gpu_memory = MemoryHandle::Transport::kPosixFd;
+  MemoryHandle::Transport gpu_memory = MemoryHandle::Transport::kCudaFd;
 };
 
 struct ChosenBackend {

@@ -107,6 +107,12 @@ absl::Status NoInput() {
                       "a newer client may know more of them than this daemon");
 }
 
+template <typename Request>
+std::optional<int32_t> AfterWorker(const Request& request) {
+  if (!request.has_after_worker()) return std::nullopt;
+  return request.after_worker();
+}
+
 }  // namespace
 
 absl::StatusOr<CacheLayout> LayoutFromProto(const v1::AttachCacheRequest& request) {
@@ -144,6 +150,7 @@ absl::StatusOr<SwapInCall> FromProto(const v1::SwapInRequest& request) {
   call.cache = request.cache();
   call.group = request.group_index();
   call.use_slots = request.use_slots();
+  call.after_worker = AfterWorker(request);
   call.layers = RangeFromProto(request.has_layers(), request.layers());
   switch (request.input_case()) {
     case v1::SwapInRequest::kStep:
@@ -171,12 +178,14 @@ absl::StatusOr<ReplayPlanCall> FromProto(const v1::ReplayPlanRequest& request) {
   return ReplayPlanCall{.cache = request.cache(),
                         .group = request.group_index(),
                         .layers = RangeFromProto(request.has_layers(), request.layers()),
-                        .num_rows = request.num_rows()};
+                        .num_rows = request.num_rows(),
+                        .after_worker = AfterWorker(request)};
 }
 
 absl::StatusOr<BackupCall> FromProto(const v1::BackupRequest& request) {
   BackupCall call;
   call.cache = request.cache();
+  call.after_worker = AfterWorker(request);
   switch (request.input_case()) {
     case v1::BackupRequest::kStep:
       KVTIER_RETURN_IF_ERROR(CheckNotNegative("step.num_rows", request.step().num_rows()));

@@ -28,6 +28,8 @@ v1::SegmentTransport TransportOf(MemoryHandle::Transport transport) {
   switch (transport) {
     case MemoryHandle::Transport::kPosixFd:
       return v1::SEGMENT_TRANSPORT_POSIX_FD;
+    case MemoryHandle::Transport::kCudaFd:
+      return v1::SEGMENT_TRANSPORT_CUDA_FD;
     case MemoryHandle::Transport::kCudaIpc:
       return v1::SEGMENT_TRANSPORT_CUDA_IPC;
   }
@@ -122,6 +124,7 @@ v1::CacheBuffers BuffersOf(const CacheLayout& layout, const Arrays& arrays) {
   *buffers.mutable_row_to_request() = arrays.In(SegmentKind::kStep, tier.row_to_request);
   *buffers.mutable_newest_slot() = arrays.In(SegmentKind::kStep, tier.newest_slot);
   *buffers.mutable_num_real_rows() = arrays.In(SegmentKind::kStep, tier.num_real_rows);
+  *buffers.mutable_progress() = arrays.In(SegmentKind::kStep, tier.progress);
   return buffers;
 }
 

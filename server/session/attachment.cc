@@ -66,7 +66,8 @@ absl::Status Attachment::Enqueue(const Work& work, std::shared_ptr<void> context
 }
 
 absl::StatusOr<int64_t> Attachment::EnqueueOperation(
-    std::optional<int> group, const Work& work, std::shared_ptr<void> context,
+    std::optional<int> group, std::optional<int32_t> after_worker, const Work& work,
+    std::shared_ptr<void> context,
     std::function<void(const absl::Status&, int64_t ticket)> done) {
   MutexLock lock(&enqueue_mutex_);
   if (tickets_.in_flight() >= options_.operations_in_flight_max) {
@@ -81,15 +82,23 @@ absl::StatusOr<int64_t> Attachment::EnqueueOperation(
   operation->context = std::move(context);
   KVTIER_RETURN_IF_ERROR(RunLocked(
       [&](DeviceStream* stream, const HotTier& tier) -> absl::Status {
+        if (HostReadable()) return work(stream, tier);
+        if (after_worker.has_value()) {
+          KVTIER_RETURN_IF_ERROR(stream->WaitWord(tier.worker_progress(), *after_worker));
+          waited_for_ = after_worker;
+        }
         KVTIER_RETURN_IF_ERROR(work(stream, tier));
-        if (HostReadable()) return absl::OkStatus();
         return mirror_.Enqueue(stream, tier, group.value_or(0),
                                group.has_value() ? 1 : tier.group_count(), &operation->reading);
       },
       operation));
   const int64_t ticket = tickets_.Issue();
-  const absl::Status notified = NotifyLocked([self = shared_from_this(), operation, ticket,
-                                              done = std::move(done)](const absl::Status& status) {
+  absl::Status notified;
+  if (!HostReadable()) {
+    notified = stream_->SignalWord(tier_->daemon_progress(), static_cast<int32_t>(ticket));
+  }
+  if (notified.ok()) notified = NotifyLocked([self = shared_from_this(), operation, ticket,
+                                               done = std::move(done)](const absl::Status& status) {
     if (status.ok()) self->mirror_.Arrive(operation->reading);
     self->tickets_.Complete(ticket, status, [&](const absl::Status& s) { done(s, ticket); });
   });
@@ -170,6 +179,22 @@ void Attachment::Drain(std::function<void()> drained) {
     draining_ = true;
   }
   drained();
+}
+
+void Attachment::ReleaseWaits() {
+  std::optional<int32_t> number;
+  {
+    MutexLock lock(&enqueue_mutex_);
+    number = waited_for_;
+  }
+  if (!number.has_value()) return;
+  // The stream itself stands still: another one writes.
+  absl::StatusOr<std::unique_ptr<DeviceStream>> other =
+      options_.backend->CreateStream(options_.device.uuid);
+  if (!other.ok()) return;
+  (*other)
+      ->Write(reinterpret_cast<uint8_t*>(tier_->worker_progress()), &*number, sizeof(*number))
+      .IgnoreError();
 }
 
 void Attachment::EndStream() {

@@ -79,10 +79,12 @@ class Attachment : public std::enable_shared_from_this<Attachment> {
   // runs. Errors: SESSION_CLOSED, those of the work and the device.
   absl::Status Enqueue(const Work& work, std::shared_ptr<void> context,
                        std::function<void(absl::Status)> done);
-  // The same as an operation with a ticket, on all groups or on `group`. Further errors:
-  // LIMIT_REACHED.
+  // The same as an operation with a ticket, on all groups or on `group`. On a GPU it comes after
+  // the number `after_worker` of the worker's stream, and the worker's stream may wait for its
+  // ticket (HotTier::daemon_progress). Further errors: LIMIT_REACHED.
   absl::StatusOr<int64_t> EnqueueOperation(
-      std::optional<int> group, const Work& work, std::shared_ptr<void> context,
+      std::optional<int> group, std::optional<int32_t> after_worker, const Work& work,
+      std::shared_ptr<void> context,
       std::function<void(const absl::Status&, int64_t ticket)> done);
   // Enqueues pending changes of the block table, which otherwise go with the next work.
   absl::Status FlushTable();
@@ -106,6 +108,9 @@ class Attachment : public std::enable_shared_from_this<Attachment> {
   // Nothing more is enqueued; `drained` runs when the device stream has run dry, or at once if
   // the device refuses to say when.
   void Drain(std::function<void()> drained);
+  // Lets a device stream go on that waits for a worker which writes no more. After Fence; on the
+  // reaper, because it calls the driver.
+  void ReleaseWaits();
   // Ends the device stream, waiting for it. All that waited for it has run after this.
   void EndStream();
   // Frees device memory. After Cache::Leave: nobody reads statistics any more.
@@ -147,6 +152,8 @@ class Attachment : public std::enable_shared_from_this<Attachment> {
 
   Mutex enqueue_mutex_;  // rank: enqueue; see above
   std::unique_ptr<DeviceStream> stream_ KVTIER_GUARDED_BY(enqueue_mutex_);
+  // The last number of the worker's that the device stream waits for.
+  std::optional<int32_t> waited_for_ KVTIER_GUARDED_BY(enqueue_mutex_);
   // Nothing may be enqueued any more; with `passed_all_`, everything enqueued is done.
   bool draining_ KVTIER_GUARDED_BY(enqueue_mutex_) = false;
   bool passed_all_ KVTIER_GUARDED_BY(enqueue_mutex_) = true;

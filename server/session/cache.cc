@@ -196,7 +196,7 @@ std::vector<Counts> Cache::GroupCountsLocked() const {
 
 // Statistics are read under the lock, so that an attachment that leaves meanwhile is neither
 // missed nor counted twice: totals never go down.
-void Cache::FillSnapshot(CacheSnapshot* snapshot) const {
+bool Cache::FillSnapshot(CacheSnapshot* snapshot) const {
   snapshot->cache = name_;
   snapshot->host_bytes = host_bytes();
   MutexLock lock(&mutex_);
@@ -215,12 +215,13 @@ void Cache::FillSnapshot(CacheSnapshot* snapshot) const {
     // One that is leaving counts until it has left, but is nobody's any more.
     if (!attachment->requests().closed()) snapshot->sessions.push_back(std::move(session));
   }
-  if (ledger_ == nullptr) return;
+  if (ledger_ == nullptr) return false;
   snapshot->blocks_used = ledger_->used_count();
   snapshot->blocks_free = ledger_->free_count() - ledger_->reserved_count();
   snapshot->blocks_reserved = ledger_->reserved_count();
   snapshot->blocks_quarantined = ledger_->quarantined_count();
   snapshot->largest_free_run_blocks = ledger_->largest_free_run();
+  return true;
 }
 
 void Cache::ReleaseMemory() {

@@ -79,8 +79,8 @@ class Cache : public std::enable_shared_from_this<Cache> {
 
   // Counters by group: ended attachments and present ones, at one moment of the list.
   std::vector<Counts> GroupCounts() const;
-  // Everything but `layout`.
-  void FillSnapshot(CacheSnapshot* snapshot) const;
+  // Everything but `layout`. False if the cache has ended: then there are counters alone.
+  bool FillSnapshot(CacheSnapshot* snapshot) const;
 
   // Frees the memory; for the reaper, when no attachment is left. Block calls fail from now on.
   void ReleaseMemory();

@@ -170,6 +170,7 @@ void Node::Impl::Reap(std::shared_ptr<Attachment> attachment, std::shared_ptr<Ca
     if (done) done(absl::OkStatus());
   };
   reaper_.Post([this, attachment, finish = std::move(finish)] {
+    attachment->ReleaseWaits();
     attachment->Drain([this, finish] { reaper_.Post(finish); });
   });
 }

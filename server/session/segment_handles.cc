@@ -54,7 +54,7 @@ absl::StatusOr<std::vector<SegmentInfo>> SegmentHandles::Issue(absl::string_view
   std::vector<SegmentInfo> segments;
   for (const Handle& handle : handles_) {
     SegmentInfo segment = handle.info;
-    if (segment.transport == MemoryHandle::Transport::kPosixFd) {
+    if (segment.transport != MemoryHandle::Transport::kCudaIpc) {
       KVTIER_ASSIGN_OR_RETURN(UniqueFd fd, Duplicate(handle.fd));
       KVTIER_ASSIGN_OR_RETURN(segment.fd_token, tokens->Issue(session_id, cache, std::move(fd)));
     }

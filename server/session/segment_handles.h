@@ -30,7 +30,7 @@ class SegmentHandles {
  private:
   struct Handle {
     SegmentInfo info;
-    UniqueFd fd;  // kPosixFd
+    UniqueFd fd;  // kPosixFd, kCudaFd
   };
   std::vector<Handle> handles_;
 };

@@ -32,8 +32,9 @@ absl::StatusOr<NodeSnapshot> Node::Impl::Snapshot(absl::string_view cache) const
   for (const std::shared_ptr<Cache>& each : present) {
     CacheSnapshot one;
     one.layout = each->layout();
-    each->FillSnapshot(&one);
+    const bool listed = each->FillSnapshot(&one);
     add(one.groups);
+    if (!listed) continue;  // it has just ended; what it counted still counts
     if (cache.empty() || absl::string_view(each->name()) == cache) {
       snapshot.caches.push_back(std::move(one));
     }

@@ -46,7 +46,7 @@ struct SegmentInfo {
   MemoryHandle::Transport transport = MemoryHandle::Transport::kPosixFd;
   int64_t size_bytes = 0;
   int64_t offset_bytes = 0;  // into the descriptor or the IPC allocation
-  std::string fd_token;      // kPosixFd
+  std::string fd_token;      // kPosixFd, kCudaFd
   std::string ipc_handle;    // kCudaIpc, 64 bytes
   bool read_only = false;
 };
@@ -86,6 +86,7 @@ struct SwapInCall {
   std::optional<LayerRange> layers;  // absent: all layers of the group
   std::optional<std::vector<InlineSwapInRow>> inline_rows;
   std::optional<int32_t> step_rows;
+  std::optional<int32_t> after_worker;  // first for this number of the worker's stream
 };
 
 struct SwapInRowOutput {
@@ -101,6 +102,7 @@ struct ReplayPlanCall {
   int32_t group = 0;
   std::optional<LayerRange> layers;  // absent: all but the leader
   int32_t num_rows = 0;
+  std::optional<int32_t> after_worker;
 };
 
 struct InlineBackupRow {
@@ -114,6 +116,7 @@ struct BackupCall {
   std::string cache;
   std::optional<std::vector<InlineBackupRow>> inline_rows;
   std::optional<int32_t> step_rows;
+  std::optional<int32_t> after_worker;
 };
 
 // Runs once when an operation is done, on a thread of the device backend; must not block.

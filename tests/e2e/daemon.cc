@@ -46,7 +46,8 @@ Daemon::~Daemon() {
 }
 
 void Daemon::Start() {
-  std::vector<std::string> words = {kBinary, "--socket=" + socket_path_, "--backend=cpu",
+  std::vector<std::string> words = {kBinary, "--socket=" + socket_path_,
+                                    "--backend=" + options_.backend,
                                     absl::StrCat("--pool_bytes=", options_.pool_bytes)};
   words.insert(words.end(), options_.flags.begin(), options_.flags.end());
   std::vector<char*> arguments;

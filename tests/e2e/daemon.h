@@ -26,6 +26,7 @@ inline constexpr absl::Duration kPatience = absl::Seconds(60);
 
 struct DaemonOptions {
   int64_t pool_bytes = int64_t{64} << 20;
+  std::string backend = "cpu";
   std::vector<std::string> flags;  // further ones
 };
 

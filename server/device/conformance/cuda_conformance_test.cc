@@ -11,7 +11,7 @@ ConformanceParam With(const char* name, MemoryHandle::Transport transport) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Cuda, BackendConformance,
-                         ::testing::Values(With("PosixFd", MemoryHandle::Transport::kPosixFd),
+                         ::testing::Values(With("CudaFd", MemoryHandle::Transport::kCudaFd),
                                            With("CudaIpc", MemoryHandle::Transport::kCudaIpc)),
                          ConformanceName);
 

@@ -43,7 +43,7 @@ class CudaBackend final : public DeviceBackend {
                                absl::StrCat("it has ", device->info().memory_bytes));
     }
     KVTIER_RETURN_IF_ERROR(Use(device));
-    return options_.transport == MemoryHandle::Transport::kPosixFd
+    return options_.transport == MemoryHandle::Transport::kCudaFd
                ? AllocateShareable(device, purpose, bytes)
                : AllocateLegacy(device, purpose, bytes);
   }

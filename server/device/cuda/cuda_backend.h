@@ -11,9 +11,9 @@
 namespace kvtier {
 
 struct CudaBackendOptions {
-  // How workers map device memory: kPosixFd works across PID and IPC namespaces; kCudaIpc needs
+  // How workers map device memory: kCudaFd works across PID and IPC namespaces; kCudaIpc needs
   // both shared, and serves workers whose framework knows legacy handles alone.
-  MemoryHandle::Transport transport = MemoryHandle::Transport::kPosixFd;
+  MemoryHandle::Transport transport = MemoryHandle::Transport::kCudaFd;
 };
 
 // Memory, streams and registrations may outlive the backend.

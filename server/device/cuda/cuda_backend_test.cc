@@ -63,7 +63,7 @@ class CudaBackendTest : public GpuTest {
 };
 
 TEST_F(CudaBackendTest, WhatIsDestroyedGoesBackToTheDevice) {
-  for (const Transport transport : {Transport::kPosixFd, Transport::kCudaIpc}) {
+  for (const Transport transport : {Transport::kCudaFd, Transport::kCudaIpc}) {
     Make(transport);
     UseAll();  // what CUDA makes once and keeps
     const int64_t before = FreeBytes();
@@ -75,7 +75,7 @@ TEST_F(CudaBackendTest, WhatIsDestroyedGoesBackToTheDevice) {
 }
 
 TEST_F(CudaBackendTest, OutOfMemoryLeaksNothingAndPasses) {
-  for (const Transport transport : {Transport::kPosixFd, Transport::kCudaIpc}) {
+  for (const Transport transport : {Transport::kCudaFd, Transport::kCudaIpc}) {
     Make(transport);
     Allocate(1);
     const int64_t before = FreeBytes();

@@ -28,7 +28,7 @@ class CudaProcessTest : public GpuTest {
  protected:
   // What a worker sees of the first and the last byte.
   static std::string SeenByAWorker(const MemoryHandle& handle, int64_t bytes) {
-    const bool is_fd = handle.transport == Transport::kPosixFd;
+    const bool is_fd = handle.transport == Transport::kCudaFd;
     ChildProcess worker({"--worker", "read", absl::StrCat(bytes),
                          is_fd ? "fd" : Hex(handle.ipc_handle.data(), handle.ipc_handle.size()),
                          absl::StrCat(handle.offset_bytes)},
@@ -40,7 +40,7 @@ class CudaProcessTest : public GpuTest {
 };
 
 TEST_F(CudaProcessTest, ExportedMemoryIsTheSameMemoryInAnotherProcess) {
-  for (const Transport transport : {Transport::kPosixFd, Transport::kCudaIpc}) {
+  for (const Transport transport : {Transport::kCudaFd, Transport::kCudaIpc}) {
     SCOPED_TRACE(static_cast<int>(transport));
     Make(transport);
     auto stream = Stream();

@@ -15,7 +15,7 @@ class GpuTest : public ::testing::Test {
  protected:
   using Transport = MemoryHandle::Transport;
 
-  void SetUp() override { Make(Transport::kPosixFd); }
+  void SetUp() override { Make(Transport::kCudaFd); }
   // Puts another backend in the place of the present one.
   void Make(Transport transport);
 

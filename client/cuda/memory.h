@@ -1,0 +1,26 @@
+// Memory of the daemon's as this process's GPU reaches it. Internal to client/cuda.
+#pragma once
+
+#include <memory>
+
+#include "absl/status/statusor.h"
+#include "client/cuda/driver.h"
+#include "client/mapping.h"
+#include "proto/kvtier/v1/types.pb.h"
+
+namespace kvtier::client {
+
+// GPU memory passed by file descriptor. `driver` is copied.
+absl::StatusOr<std::unique_ptr<Mapping>> ImportFd(const Driver& driver, int ordinal,
+                                                  const v1::Segment& segment,
+                                                  const RedeemToken& redeem);
+
+// GPU memory passed by cudaIpcMemHandle_t. One process may open a handle only once: the segment
+// must not be mapped a second time while this lives.
+absl::StatusOr<std::unique_ptr<Mapping>> OpenIpc(int ordinal, const v1::Segment& segment);
+
+// Host memory, mapped and registered with the driver in chunks for every GPU of the process.
+absl::StatusOr<std::unique_ptr<Mapping>> MapRegistered(int ordinal, const v1::Segment& segment,
+                                                       const RedeemToken& redeem);
+
+}  // namespace kvtier::client
