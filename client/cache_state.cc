@@ -1,5 +1,6 @@
 #include "client/cache_state.h"
 
+#include <atomic>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -75,9 +76,8 @@ absl::Status CacheState::WaitForDaemon(int64_t ticket, DeviceStreamRef stream) {
 void CacheState::ReleaseWaits() {
   MutexLock lock(&mutex_);
   if (detached_ || awaited_ == 0) return;
-  // Written beside the stream that stands still. An error here means that the device is lost, and
-  // with it the stream.
-  (void)device_->Write(&memory_.view().progress[1], &awaited_, sizeof(awaited_));
+  std::atomic_ref<int32_t>(memory_.view().progress[1])
+      .store(awaited_, std::memory_order_release);
 }
 
 absl::Status CacheState::DetachedError() const {

@@ -5,7 +5,7 @@
 // slots of the host pool. All of it is memory that the daemon and other workers map as well:
 // nothing here is copied, and nothing is locked.
 //
-// On a GPU everything but host rows, block_generation and backed_generation is device memory:
+// On a GPU everything but host rows, the generations and `progress` is device memory:
 // the addresses are for kernels and copies on the worker's streams, and the host must not touch
 // them.
 //

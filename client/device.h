@@ -47,7 +47,7 @@ class Device {
   virtual absl::Status Read(void* destination, const void* source, int64_t bytes) const = 0;
   virtual absl::Status Write(void* destination, const void* source, int64_t bytes) const = 0;
 
-  // ---- Order between the worker's stream and the daemon's, by numbers in hot memory. Nobody
+  // ---- Order between the worker's stream and the daemon's, by numbers in host memory. Nobody
   // asks for it on a CPU, where the order of calls is order enough.
 
   // Writes `number` to `*word` when all that `stream` has now is done.

@@ -188,7 +188,7 @@ absl::StatusOr<CacheMemory> CacheMemory::Map(const v1::AttachCacheResponse& answ
       find.Array<int32_t>("num_real_rows", buffers.num_real_rows(), v1::SEGMENT_KIND_STEP, 1)
           .data();
   view.progress =
-      find.Array<int32_t>("progress", buffers.progress(), v1::SEGMENT_KIND_STEP, 2);
+      find.Array<int32_t>("progress", buffers.progress(), v1::SEGMENT_KIND_PROGRESS, 2);
   view.groups.resize(shape.groups.size());
   memory.kernel_arrays_.resize(shape.groups.size());
   for (size_t g = 0; g < shape.groups.size(); ++g) {

@@ -54,7 +54,7 @@ absl::StatusOr<int> FindOrdinal(const std::string& uuid) {
 
 bool IsHostMemory(v1::SegmentKind kind) {
   return kind == v1::SEGMENT_KIND_HOST_POOL || kind == v1::SEGMENT_KIND_BLOCK_GENERATION ||
-         kind == v1::SEGMENT_KIND_BACKED_GENERATION;
+         kind == v1::SEGMENT_KIND_BACKED_GENERATION || kind == v1::SEGMENT_KIND_PROGRESS;
 }
 
 // CUDA's part of the interface is a cudaStream_t.

@@ -99,7 +99,7 @@ FakeCache::FakeCache(v1::CacheLayout layout) {
   Place(v1::SEGMENT_KIND_STEP, rows * 4, buffers->mutable_row_to_request());
   Place(v1::SEGMENT_KIND_STEP, rows * 4, buffers->mutable_newest_slot());
   Place(v1::SEGMENT_KIND_STEP, 4, buffers->mutable_num_real_rows());
-  Place(v1::SEGMENT_KIND_STEP, 8, buffers->mutable_progress());
+  Place(v1::SEGMENT_KIND_PROGRESS, 8, buffers->mutable_progress());
   MakeMemory();
   FillState();
 }

@@ -68,7 +68,6 @@ TierGeometry TierGeometryOf(const CacheLayout& layout) {
   geometry.block_table = state.PlaceArray<int32_t>(requests * layout.max_blocks_per_request);
   geometry.sequence_lengths = state.PlaceArray<int32_t>(requests);
   geometry.num_real_rows = step.PlaceArray<int32_t>(1);
-  geometry.progress = step.PlaceArray<int32_t>(2);
   geometry.row_to_request = step.PlaceArray<int32_t>(rows);
   geometry.newest_slot = step.PlaceArray<int32_t>(rows);
   for (size_t i = 0; i < layout.groups.size(); ++i) {

@@ -66,7 +66,7 @@ struct GroupGeometry {
 struct TierGeometry {
   std::vector<GroupGeometry> groups;
   ArrayExtent block_table, sequence_lengths;               // in the state segment
-  ArrayExtent row_to_request, newest_slot, num_real_rows, progress;  // in the step segment
+  ArrayExtent row_to_request, newest_slot, num_real_rows;  // in the step segment
   int64_t hot_bytes = 0, state_bytes = 0, step_bytes = 0;
 };
 TierGeometry TierGeometryOf(const CacheLayout& layout);

@@ -14,7 +14,6 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
-#include <optional>
 #include <string>
 #include <vector>
 
@@ -47,9 +46,6 @@ struct MemoryHandle {
   std::array<uint8_t, 64> ipc_handle{};  // kCudaIpc
   int64_t offset_bytes = 0;              // from the start of what the handle names
 };
-
-// The name of an event of a device stream, for other processes: a cudaIpcEventHandle_t.
-using EventHandle = std::array<uint8_t, 64>;
 
 // Owns one allocation, zero-filled. Thread-safe.
 class DeviceMemory {
@@ -86,19 +82,18 @@ class DeviceStream {
   // first error of that work since the last Notify. `done` must not block or enqueue.
   virtual absl::Status Notify(std::function<void(absl::Status)> done) = 0;
 
-  // ---- Order against a worker's own stream, without a host that waits. Where a call that has
-  // returned is order enough (CPU backend) there is nothing to export or import, and
-  // WaitForWorker does nothing.
+  // ---- Order against a worker's own stream, without a host that waits: by numbers in memory that
+  // both map. A word is 4-byte aligned and lies in device memory, or in registered host memory.
+  // Events of CUDA won't do: a stream that waits for the event of a killed process waits for ever.
 
-  // The event that every Notify records. Work that waits for it in the worker comes after all
-  // that was enqueued here before the last Notify. Errors: DEVICE_ERROR.
-  virtual absl::StatusOr<std::optional<EventHandle>> ExportEvent() = 0;
-  // The event that the worker records; replaces an earlier one. Errors: INVALID_ARGUMENT /
-  // FIELD_INVALID.
-  virtual absl::Status ImportWorkerEvent(const EventHandle& handle) = 0;
-  // What is enqueued from now on comes after what the worker's event has recorded last. Errors:
-  // FAILED_PRECONDITION / FIELD_INVALID if there is none.
-  virtual absl::Status WaitForWorker() = 0;
+  // Writes `value` to `*word` when all that was enqueued before is done, and visible to who sees
+  // the value. Errors: DEVICE_ERROR, FIELD_INVALID for a word that is none.
+  virtual absl::Status SignalWord(int32_t* word, int32_t value) = 0;
+  // What is enqueued from now on comes after *word - value >= 0 (in int32, cyclic). Nobody wakes
+  // the stream but a write: whoever enqueues this sees to it that one comes if the writer has died,
+  // by a SignalWord or Write of another device stream, or, to host memory, by an atomic store.
+  // Errors: as above.
+  virtual absl::Status WaitWord(const int32_t* word, int32_t value) = 0;
 };
 
 // Host memory that kernels can reach; unregisters on destruction.

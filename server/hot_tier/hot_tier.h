@@ -82,11 +82,6 @@ class HotTier {
   ReplayPlanParams MakeReplayPlan(int group, int32_t num_rows, LayerSpan layers) const;
   BackupParams MakeBackup(int group, const BackupArrays& arrays) const;
 
-  // How far the worker's stream and the daemon's are: numbers for DeviceStream's WaitWord and
-  // SignalWord.
-  int32_t* worker_progress() const { return InStep(geometry_.progress); }
-  int32_t* daemon_progress() const { return InStep(geometry_.progress) + 1; }
-
   // Counters of `group` at one moment. Never waits. The one place where device memory is read
   // without a device stream; only where the device's memory is the host's (CPU backend).
   Counts ReadCounts(int group) const;

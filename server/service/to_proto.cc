@@ -20,6 +20,8 @@ v1::SegmentKind KindOf(SegmentKind kind) {
       return v1::SEGMENT_KIND_STATE;
     case SegmentKind::kStep:
       return v1::SEGMENT_KIND_STEP;
+    case SegmentKind::kProgress:
+      return v1::SEGMENT_KIND_PROGRESS;
   }
   return v1::SEGMENT_KIND_UNSPECIFIED;
 }
@@ -124,7 +126,7 @@ v1::CacheBuffers BuffersOf(const CacheLayout& layout, const Arrays& arrays) {
   *buffers.mutable_row_to_request() = arrays.In(SegmentKind::kStep, tier.row_to_request);
   *buffers.mutable_newest_slot() = arrays.In(SegmentKind::kStep, tier.newest_slot);
   *buffers.mutable_num_real_rows() = arrays.In(SegmentKind::kStep, tier.num_real_rows);
-  *buffers.mutable_progress() = arrays.In(SegmentKind::kStep, tier.progress);
+  *buffers.mutable_progress() = arrays.In(SegmentKind::kProgress, {0, 2 * sizeof(int32_t)});
   return buffers;
 }
 

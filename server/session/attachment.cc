@@ -1,6 +1,7 @@
 #include "server/session/attachment.h"
 
 #include <algorithm>
+#include <atomic>
 #include <utility>
 
 #include "server/core/status_macros.h"
@@ -36,6 +37,13 @@ absl::Status Attachment::Open(absl::Time deadline) {
   KVTIER_RETURN_IF_ERROR(handles.AddDevice(SegmentKind::kHotBuffer, tier_->hot()));
   KVTIER_RETURN_IF_ERROR(handles.AddDevice(SegmentKind::kState, tier_->state()));
   KVTIER_RETURN_IF_ERROR(handles.AddDevice(SegmentKind::kStep, tier_->step()));
+  KVTIER_ASSIGN_OR_RETURN(progress_, SharedMemory::Create("kvtier-progress", kProgressBytes));
+  if (!HostReadable()) {
+    KVTIER_ASSIGN_OR_RETURN(progress_registration_, options_.backend->RegisterHost(
+                                                        progress_->data(), kProgressBytes));
+  }
+  KVTIER_RETURN_IF_ERROR(
+      handles.AddFd(SegmentKind::kProgress, progress_->fd(), 0, kProgressBytes, false));
   {
     MutexLock lock(&memory_mutex_);
     handles_ = std::move(handles);
@@ -84,7 +92,7 @@ absl::StatusOr<int64_t> Attachment::EnqueueOperation(
       [&](DeviceStream* stream, const HotTier& tier) -> absl::Status {
         if (HostReadable()) return work(stream, tier);
         if (after_worker.has_value()) {
-          KVTIER_RETURN_IF_ERROR(stream->WaitWord(tier.worker_progress(), *after_worker));
+          KVTIER_RETURN_IF_ERROR(stream->WaitWord(Progress(kWorker), *after_worker));
           waited_for_ = after_worker;
         }
         KVTIER_RETURN_IF_ERROR(work(stream, tier));
@@ -95,7 +103,7 @@ absl::StatusOr<int64_t> Attachment::EnqueueOperation(
   const int64_t ticket = tickets_.Issue();
   absl::Status notified;
   if (!HostReadable()) {
-    notified = stream_->SignalWord(tier_->daemon_progress(), static_cast<int32_t>(ticket));
+    notified = stream_->SignalWord(Progress(kDaemon), static_cast<int32_t>(ticket));
   }
   if (notified.ok()) notified = NotifyLocked([self = shared_from_this(), operation, ticket,
                                                done = std::move(done)](const absl::Status& status) {
@@ -182,19 +190,9 @@ void Attachment::Drain(std::function<void()> drained) {
 }
 
 void Attachment::ReleaseWaits() {
-  std::optional<int32_t> number;
-  {
-    MutexLock lock(&enqueue_mutex_);
-    number = waited_for_;
-  }
-  if (!number.has_value()) return;
-  // The stream itself stands still: another one writes.
-  absl::StatusOr<std::unique_ptr<DeviceStream>> other =
-      options_.backend->CreateStream(options_.device.uuid);
-  if (!other.ok()) return;
-  (*other)
-      ->Write(reinterpret_cast<uint8_t*>(tier_->worker_progress()), &*number, sizeof(*number))
-      .IgnoreError();
+  MutexLock lock(&enqueue_mutex_);
+  if (!waited_for_.has_value()) return;
+  std::atomic_ref<int32_t>(*Progress(kWorker)).store(*waited_for_, std::memory_order_release);
 }
 
 void Attachment::EndStream() {
@@ -225,6 +223,7 @@ void Attachment::ReleaseDevice() {
     handles = std::move(handles_);
   }
   scratch.clear();
+  progress_registration_.reset();
   tier_.reset();
   AddDeviceBytes(-device_bytes());
 }

@@ -81,7 +81,7 @@ class Attachment : public std::enable_shared_from_this<Attachment> {
                        std::function<void(absl::Status)> done);
   // The same as an operation with a ticket, on all groups or on `group`. On a GPU it comes after
   // the number `after_worker` of the worker's stream, and the worker's stream may wait for its
-  // ticket (HotTier::daemon_progress). Further errors: LIMIT_REACHED.
+  // ticket (SegmentKind::kProgress). Further errors: LIMIT_REACHED.
   absl::StatusOr<int64_t> EnqueueOperation(
       std::optional<int> group, std::optional<int32_t> after_worker, const Work& work,
       std::shared_ptr<void> context,
@@ -108,8 +108,7 @@ class Attachment : public std::enable_shared_from_this<Attachment> {
   // Nothing more is enqueued; `drained` runs when the device stream has run dry, or at once if
   // the device refuses to say when.
   void Drain(std::function<void()> drained);
-  // Lets a device stream go on that waits for a worker which writes no more. After Fence; on the
-  // reaper, because it calls the driver.
+  // Lets a device stream go on that waits for a worker which writes no more. After Fence.
   void ReleaseWaits();
   // Ends the device stream, waiting for it. All that waited for it has run after this.
   void EndStream();
@@ -126,6 +125,9 @@ class Attachment : public std::enable_shared_from_this<Attachment> {
   };
 
   static constexpr size_t kContextsMax = 64;
+  static constexpr int64_t kProgressBytes = 4096;
+  enum Side { kWorker, kDaemon };
+  int32_t* Progress(Side side) const { return reinterpret_cast<int32_t*>(progress_->data()) + side; }
 
   absl::Status FlushTableLocked() KVTIER_REQUIRES(enqueue_mutex_);
   absl::Status NotifyLocked(std::function<void(absl::Status)> done) KVTIER_REQUIRES(enqueue_mutex_);
@@ -146,6 +148,10 @@ class Attachment : public std::enable_shared_from_this<Attachment> {
   // Set by Open, reset by ReleaseDevice, which comes after Cache::Leave: read under the enqueue
   // lock while the device stream is there, or while a cache lists the attachment.
   std::unique_ptr<HotTier> tier_;
+  // How far the worker's stream and this one are; in host memory, so that a thread can write in
+  // the place of a side that has died. Set by Open.
+  std::optional<SharedMemory> progress_;
+  std::unique_ptr<HostRegistration> progress_registration_;
   StatsMirror mirror_;
   std::atomic<bool> refreshing_{false};
   std::atomic<int64_t> device_bytes_{0};

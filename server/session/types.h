@@ -38,6 +38,7 @@ enum class SegmentKind {
   kHotBuffer,
   kState,
   kStep,
+  kProgress,
 };
 
 // One piece of memory that a worker maps.

@@ -152,34 +152,6 @@ TEST_P(BackendConformance, EmptyWork) {
   EXPECT_TRUE(Drain(*stream).ok());
 }
 
-// D11: bytes that name no event are an error of that call, and of no other. Where a call that has
-// returned is order enough, there is nothing to export, and nothing to wait for.
-TEST_P(BackendConformance, D11_EventsOfNobodyDoNotStick) {
-  auto stream = Stream();
-  const auto exported = stream->ExportEvent();
-  ASSERT_TRUE(exported.ok()) << exported.status();
-  EXPECT_EQ(exported->has_value(), device_.kind == BackendKind::kCuda);
-  const auto again = stream->ExportEvent();
-  ASSERT_TRUE(again.ok()) << again.status();
-  EXPECT_EQ(*exported, *again) << "it is the same event each time";
-  EventHandle random;
-  for (size_t i = 0; i < random.size(); ++i) random[i] = static_cast<uint8_t>(37 * i + 11);
-  for (const EventHandle& handle : {EventHandle{}, random}) {
-    const absl::Status status = stream->ImportWorkerEvent(handle);
-    EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << status;
-    EXPECT_EQ(ErrorReasonOf(status), "FIELD_INVALID");
-  }
-  const absl::Status waited = stream->WaitForWorker();
-  if (exported->has_value()) {
-    EXPECT_EQ(waited.code(), absl::StatusCode::kFailedPrecondition) << waited;
-  } else {
-    EXPECT_TRUE(waited.ok()) << waited;
-  }
-  auto memory = Allocate(64);
-  Fill(*stream, *memory, std::vector<uint8_t>(64, 9));
-  EXPECT_EQ(Contents(*stream, *memory), std::vector<uint8_t>(64, 9));
-}
-
 // K18: what cannot be launched is an error of that call, and of no other.
 TEST_P(BackendConformance, K18_RefusedCallsDoNotStick) {
   auto stream = Stream();
@@ -194,6 +166,10 @@ TEST_P(BackendConformance, K18_RefusedCallsDoNotStick) {
       stream->Invalidate({.shape = shape, .block_count = -1}),
       stream->Write(memory->data(), &byte, -1),
       stream->Read(&byte, memory->data(), -1),
+      stream->SignalWord(nullptr, 1),
+      stream->WaitWord(nullptr, 0),
+      stream->SignalWord(reinterpret_cast<int32_t*>(memory->data() + 2), 1),
+      stream->WaitWord(reinterpret_cast<int32_t*>(memory->data() + 2), 0),
   };
   for (const absl::Status& status : refused) {
     EXPECT_FALSE(status.ok());

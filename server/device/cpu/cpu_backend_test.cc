@@ -150,6 +150,25 @@ TEST_F(CpuStepperTest, StreamsByNumber) {
   EXPECT_EQ(stepper_->pending(0), 0);
 }
 
+TEST_F(CpuStepperTest, AStreamThatWaitsForANumberStandsStill) {
+  auto first = *backend_->CreateStream(kCpuDeviceUuid);
+  auto second = *backend_->CreateStream(kCpuDeviceUuid);
+  int32_t word = 0;
+  bool passed = false;
+  EXPECT_TRUE(first->WaitWord(&word, 1).ok());
+  EXPECT_TRUE(first->Notify([&](const absl::Status&) { passed = true; }).ok());
+  EXPECT_FALSE(stepper_->Step(0));
+  EXPECT_EQ(stepper_->RunAll(), 0);
+  EXPECT_EQ(stepper_->pending(0), 2);
+  EXPECT_TRUE(second->SignalWord(&word, 1).ok());
+  EXPECT_FALSE(stepper_->Step(0));
+  EXPECT_TRUE(stepper_->Step(1));
+  EXPECT_TRUE(stepper_->Step(0)) << "the wait";
+  EXPECT_FALSE(passed);
+  EXPECT_TRUE(stepper_->Step(0)) << "the rest";
+  EXPECT_TRUE(passed);
+}
+
 TEST_F(CpuStepperTest, DestructionDoesWhatIsLeft) {
   bool done = false;
   {

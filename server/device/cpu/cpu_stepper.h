@@ -19,9 +19,10 @@ namespace kvtier {
 class CpuStepper {
  public:
   // Does the oldest operation (a Notify is one too) of the stream that was created as number
-  // `stream`, from 0. False: it has none, or is gone.
+  // `stream`, from 0. False: it has none, is
+  // gone, or waits for a number that has not come.
   bool Step(int stream = 0);
-  // Steps all streams in turn until none has anything left; the number of steps.
+  // Steps all streams in turn until none can move; the number of steps.
   int RunAll();
   // Operations enqueued and not begun.
   int pending(int stream = 0) const;

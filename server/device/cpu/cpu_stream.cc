@@ -1,5 +1,6 @@
 #include "server/device/cpu/cpu_stream.h"
 
+#include <atomic>
 #include <cstring>
 #include <string>
 #include <utility>
@@ -16,6 +17,21 @@ namespace {
 absl::Status CheckCount(absl::string_view field, int64_t count) {
   if (count >= 0) return absl::OkStatus();
   return FieldInvalid(field, absl::StrCat(count), "at least 0");
+}
+
+bool IsWord(const void* address) {
+  return address != nullptr && reinterpret_cast<uintptr_t>(address) % sizeof(int32_t) == 0;
+}
+
+absl::Status CheckWord(const int32_t* word) {
+  if (IsWord(word)) return absl::OkStatus();
+  return FieldInvalid("word", absl::StrCat(reinterpret_cast<uintptr_t>(word)),
+                      "an address that 4 divides");
+}
+
+// For who waits for it, with all that was written before it.
+void StoreWord(int32_t* word, int32_t value) {
+  std::atomic_ref<int32_t>(*word).store(value, std::memory_order_release);
 }
 
 // `count` elements, so that the caller's array may go; none where there is no array.
@@ -36,7 +52,7 @@ absl::StatusOr<std::unique_ptr<CpuStream>> CpuStream::Create(
   std::unique_ptr<CpuStream> stream(new CpuStream(queue));
   if (own_thread) {
     KVTIER_ASSIGN_OR_RETURN(stream->thread_, Thread::Start("kvtier-cpu", [queue] {
-                              while (queue->WaitForOperation()) queue->RunOne();
+                              while (queue->WaitForOperation()) queue->RunRest();
                             }));
   }
   return stream;
@@ -45,8 +61,7 @@ absl::StatusOr<std::unique_ptr<CpuStream>> CpuStream::Create(
 CpuStream::~CpuStream() {
   queue_->Close();
   thread_.Join();
-  while (queue_->RunOne()) {
-  }
+  queue_->RunRest();
 }
 
 absl::Status CpuStream::SwapIn(const SwapInParams& params) {
@@ -106,7 +121,14 @@ absl::Status CpuStream::Write(uint8_t* destination, const void* source, int64_t 
   KVTIER_RETURN_IF_ERROR(CheckCount("bytes", bytes));
   const auto* first = static_cast<const uint8_t*>(source);
   queue_->Push([destination, data = std::vector<uint8_t>(first, first + bytes)](cpu::Executor&) {
-    if (!data.empty()) std::memcpy(destination, data.data(), data.size());
+    if (data.size() == sizeof(int32_t) && IsWord(destination)) {
+      // Perhaps a number that another device stream waits for.
+      int32_t value = 0;
+      std::memcpy(&value, data.data(), sizeof(value));
+      StoreWord(reinterpret_cast<int32_t*>(destination), value);
+    } else if (!data.empty()) {
+      std::memcpy(destination, data.data(), data.size());
+    }
   });
   return absl::OkStatus();
 }
@@ -125,12 +147,16 @@ absl::Status CpuStream::Notify(std::function<void(absl::Status)> done) {
   return absl::OkStatus();
 }
 
-absl::StatusOr<std::optional<EventHandle>> CpuStream::ExportEvent() { return std::nullopt; }
-
-absl::Status CpuStream::ImportWorkerEvent(const EventHandle& /*handle*/) {
-  return FieldInvalid("worker_event", "a CUDA event", "none: this device is a CPU");
+absl::Status CpuStream::SignalWord(int32_t* word, int32_t value) {
+  KVTIER_RETURN_IF_ERROR(CheckWord(word));
+  queue_->Push([word, value](cpu::Executor&) { StoreWord(word, value); });
+  return absl::OkStatus();
 }
 
-absl::Status CpuStream::WaitForWorker() { return absl::OkStatus(); }
+absl::Status CpuStream::WaitWord(const int32_t* word, int32_t value) {
+  KVTIER_RETURN_IF_ERROR(CheckWord(word));
+  queue_->PushWait(word, value);
+  return absl::OkStatus();
+}
 
 }  // namespace kvtier

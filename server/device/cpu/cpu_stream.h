@@ -29,9 +29,8 @@ class CpuStream final : public DeviceStream {
   absl::Status Write(uint8_t* destination, const void* source, int64_t bytes) override;
   absl::Status Read(void* destination, const uint8_t* source, int64_t bytes) override;
   absl::Status Notify(std::function<void(absl::Status)> done) override;
-  absl::StatusOr<std::optional<EventHandle>> ExportEvent() override;
-  absl::Status ImportWorkerEvent(const EventHandle& handle) override;
-  absl::Status WaitForWorker() override;
+  absl::Status SignalWord(int32_t* word, int32_t value) override;
+  absl::Status WaitWord(const int32_t* word, int32_t value) override;
 
  private:
   explicit CpuStream(std::shared_ptr<OperationQueue> queue) : queue_(std::move(queue)) {}

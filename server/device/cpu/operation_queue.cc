@@ -1,12 +1,34 @@
 #include "server/device/cpu/operation_queue.h"
 
+#include <atomic>
 #include <utility>
 
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
+
 namespace kvtier {
+namespace {
+
+// Between two looks at a number that another process writes: nobody tells us when.
+constexpr absl::Duration kNap = absl::Microseconds(20);
+
+bool HasCome(const int32_t* word, int32_t value) {
+  const int32_t now =
+      std::atomic_ref<int32_t>(*const_cast<int32_t*>(word)).load(std::memory_order_acquire);
+  return static_cast<int32_t>(static_cast<uint32_t>(now) - static_cast<uint32_t>(value)) >= 0;
+}
+
+}  // namespace
 
 void OperationQueue::Push(Operation operation) {
   MutexLock lock(&mutex_);
-  operations_.push_back(std::move(operation));
+  items_.push_back({.operation = std::move(operation)});
+  changed_.NotifyAll();
+}
+
+void OperationQueue::PushWait(const int32_t* word, int32_t value) {
+  MutexLock lock(&mutex_);
+  items_.push_back({.word = word, .value = value});
   changed_.NotifyAll();
 }
 
@@ -15,9 +37,12 @@ bool OperationQueue::RunOne() {
   {
     MutexLock lock(&mutex_);
     while (running_) changed_.Wait(&mutex_);
-    if (operations_.empty()) return false;
-    operation = std::move(operations_.front());
-    operations_.pop_front();
+    if (items_.empty()) return false;
+    Item& front = items_.front();
+    if (front.word != nullptr && !HasCome(front.word, front.value)) return false;
+    operation = std::move(front.operation);
+    items_.pop_front();
+    if (operation == nullptr) return true;
     running_ = true;
   }
   operation(executor_);
@@ -30,8 +55,14 @@ bool OperationQueue::RunOne() {
 
 bool OperationQueue::WaitForOperation() {
   MutexLock lock(&mutex_);
-  while (operations_.empty() && !closed_) changed_.Wait(&mutex_);
-  return !operations_.empty();
+  while (items_.empty() && !closed_) changed_.Wait(&mutex_);
+  return !items_.empty();
+}
+
+void OperationQueue::RunRest() {
+  while (size() > 0) {
+    if (!RunOne()) absl::SleepFor(kNap);
+  }
 }
 
 void OperationQueue::Close() {
@@ -42,7 +73,7 @@ void OperationQueue::Close() {
 
 int OperationQueue::size() const {
   MutexLock lock(&mutex_);
-  return static_cast<int>(operations_.size());
+  return static_cast<int>(items_.size());
 }
 
 }  // namespace kvtier

@@ -1,6 +1,7 @@
 // Operations of one CPU device stream, done one at a time in the order they came.
 #pragma once
 
+#include <cstdint>
 #include <deque>
 #include <functional>
 
@@ -18,19 +19,29 @@ class OperationQueue {
   explicit OperationQueue(int threads) : executor_(threads) {}
 
   void Push(Operation operation);
+  // What is pushed after it comes after *word - value >= 0 (cyclic).
+  void PushWait(const int32_t* word, int32_t value);
   // Does the oldest operation on the calling thread, after one that another thread is doing.
-  // False if there is none.
+  // False if there is none, or if it is a wait and its number has not come.
   bool RunOne();
   // Waits until there is an operation (true), or the queue is closed and empty (false).
   bool WaitForOperation();
+  // Does everything that is left, on the calling thread, and waits for the numbers in its way.
+  void RunRest();
   // Nothing more will be pushed.
   void Close();
   int size() const;
 
  private:
+  struct Item {
+    Operation operation;  // null: a wait
+    const int32_t* word = nullptr;
+    int32_t value = 0;
+  };
+
   mutable Mutex mutex_;
   CondVar changed_;
-  std::deque<Operation> operations_ KVTIER_GUARDED_BY(mutex_);
+  std::deque<Item> items_ KVTIER_GUARDED_BY(mutex_);
   bool running_ KVTIER_GUARDED_BY(mutex_) = false;
   bool closed_ KVTIER_GUARDED_BY(mutex_) = false;
   cpu::Executor executor_;  // used by who set running_

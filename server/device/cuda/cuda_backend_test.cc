@@ -4,7 +4,12 @@
 
 #include <cuda_runtime_api.h>
 
+#include <atomic>
+#include <thread>
+
 #include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "server/core/error.h"
@@ -38,7 +43,9 @@ class CudaBackendTest : public GpuTest {
       auto small = Allocate(5000), large = Allocate(64 * kMiB), owner = Allocate(4096),
            lru = Allocate(4096);
       ASSERT_TRUE(small->Export().ok());
-      ASSERT_TRUE(stream->ExportEvent().ok());
+      auto* const word = reinterpret_cast<int32_t*>(small->data());
+      ASSERT_TRUE(stream->SignalWord(word, 7).ok());
+      ASSERT_TRUE(stream->WaitWord(word, 7).ok());
       const GroupShape shape = {.top_k = 64,
                                 .hot_size = 64,
                                 .region_count = 4,
@@ -89,16 +96,18 @@ TEST_F(CudaBackendTest, OutOfMemoryLeaksNothingAndPasses) {
     EXPECT_EQ(ErrorMetadataOf(status)["requested_bytes"], absl::StrCat(4 * kGiB));
     EXPECT_EQ(ErrorMetadataOf(status)["device_uuid"], uuid_);
     EXPECT_THAT(std::string(status.message()), HasSubstr("hot buffers"));
-    EXPECT_EQ(FreeBytes(), left);
+    // The driver may give back a granule of its own meanwhile.
+    EXPECT_GE(FreeBytes(), left);
     {
       auto stream = Stream();
       auto smaller = Allocate(64 * kMiB);
       ASSERT_NE(smaller, nullptr);
       EXPECT_EQ(Contents(*stream, *smaller), std::vector<uint8_t>(64 * kMiB, 0));
     }
-    EXPECT_EQ(FreeBytes(), left);
+    // At least: CUDA may have given back what it took for something else.
+    EXPECT_GE(FreeBytes(), left);
     most.reset();
-    EXPECT_EQ(FreeBytes(), before);
+    EXPECT_GE(FreeBytes(), before);
   }
 }
 
@@ -184,6 +193,32 @@ TEST_F(CudaBackendTest, D12_CallsLeaveTheThreadsContextAlone) {
   });
 }
 
+// Streams share a few queues of the GPU: one that waits must not stand in the way of many others.
+TEST_F(CudaBackendTest, AWaitHoldsUpNoOtherStream) {
+  constexpr int kStreams = 24;
+  SharedMemory host = *SharedMemory::Create("word", 4096);
+  auto registration = backend_->RegisterHost(host.data(), host.size_bytes());
+  ASSERT_TRUE(registration.ok());
+  auto* const word = reinterpret_cast<int32_t*>(host.data());
+  auto memory = Allocate(kStreams * 4096);
+  std::vector<std::unique_ptr<DeviceStream>> streams;
+  for (int i = 0; i < kStreams; ++i) streams.push_back(Stream());
+  ASSERT_TRUE(streams[0]->WaitWord(word, 1).ok());
+  std::atomic<int> passed = 0;
+  const std::vector<uint8_t> bytes(4096, 0x21);
+  for (int i = 0; i < kStreams; ++i) {
+    ASSERT_TRUE(streams[i]->Write(memory->data() + i * 4096, bytes.data(), 4096).ok());
+    ASSERT_TRUE(streams[i]->Notify([&](const absl::Status&) { ++passed; }).ok());
+  }
+  // No more than 10 s for all but the one that waits; then the host lets that one go as well.
+  const absl::Time deadline = absl::Now() + absl::Seconds(10);
+  while (passed < kStreams - 1 && absl::Now() < deadline) std::this_thread::yield();
+  EXPECT_EQ(passed, kStreams - 1);
+  std::atomic_ref<int32_t>(*word).store(1, std::memory_order_release);
+  EXPECT_TRUE(Drain(*streams[0]).ok());
+  EXPECT_EQ(passed, kStreams);
+}
+
 // The first use of a GPU is what makes a context. In a process that has none yet.
 TEST_F(CudaBackendTest, D22_AnIdleBackendHasNoContext) {
   EXPECT_EQ(RunInAChild("InAChild.DISABLED_AnIdleBackendHasNoContext"), "");
@@ -249,8 +284,8 @@ TEST(InAChild, DISABLED_ALostContext) {
   ExpectLost(backend->Health());
   ExpectLost(Drain(*other));
   ExpectLost(other->Write(memory->data(), seen.data(), 64));
-  ExpectLost(other->WaitForWorker());
-  ExpectLost(other->ExportEvent().status());
+  ExpectLost(other->SignalWord(reinterpret_cast<int32_t*>(memory->data()), 1));
+  ExpectLost(other->WaitWord(reinterpret_cast<int32_t*>(memory->data()), 1));
   ExpectLost(memory->Export().status());
   ExpectLost(backend->Allocate(uuid, "x", 64).status());
   ExpectLost(backend->CreateStream(uuid).status());

@@ -48,6 +48,8 @@ absl::StatusOr<CudaDriver> CudaDriver::Load() {
   KVTIER_RETURN_IF_ERROR(Find("cuMemGetAllocationGranularity", &driver.allocation_granularity));
   KVTIER_RETURN_IF_ERROR(Find("cuMemExportToShareableHandle", &driver.memory_export));
   KVTIER_RETURN_IF_ERROR(Find("cuMemGetAddressRange", &driver.address_range));
+  KVTIER_RETURN_IF_ERROR(Find("cuStreamWriteValue32", &driver.stream_write_value));
+  KVTIER_RETURN_IF_ERROR(Find("cuStreamWaitValue32", &driver.stream_wait_value));
   return driver;
 }
 

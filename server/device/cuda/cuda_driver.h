@@ -1,6 +1,7 @@
 // Driver functions, found at run time.
 //
-// The runtime has no calls for memory that is shared by descriptor, nor for contexts. A binary
+// The runtime has no calls for memory that is shared by descriptor, for contexts, or for numbers
+// that streams wait for. A binary
 // that is linked with libcuda does not start where there is no driver; these functions are looked
 // up through the runtime instead. Their errors have the numbers of the runtime's.
 #pragma once
@@ -26,6 +27,8 @@ struct CudaDriver {
   decltype(&cuMemGetAllocationGranularity) allocation_granularity = nullptr;
   decltype(&cuMemExportToShareableHandle) memory_export = nullptr;
   decltype(&cuMemGetAddressRange) address_range = nullptr;
+  decltype(&cuStreamWriteValue32) stream_write_value = nullptr;
+  decltype(&cuStreamWaitValue32) stream_wait_value = nullptr;
 
   // Makes no context. Errors: FAILED_PRECONDITION / DEVICE_UNKNOWN where the driver lacks one.
   static absl::StatusOr<CudaDriver> Load();

@@ -93,6 +93,7 @@ class ShareableMemory final : public DeviceMemory {
     if (result != CUDA_SUCCESS && !HasDescriptorLeft()) return NoDescriptorLeft();
     KVTIER_RETURN_IF_ERROR(device_->Check(result, "exporting device memory as a descriptor"));
     MemoryHandle handle;
+    handle.transport = MemoryHandle::Transport::kCudaFd;
     handle.fd = UniqueFd(fd);
     (void)fcntl(fd, F_SETFD, FD_CLOEXEC);
     return handle;

@@ -16,6 +16,14 @@ absl::Status CheckCount(absl::string_view field, int64_t count) {
   return FieldInvalid(field, absl::StrCat(count), "at least 0");
 }
 
+absl::Status CheckWord(const int32_t* word) {
+  if (word != nullptr && reinterpret_cast<uintptr_t>(word) % sizeof(int32_t) == 0) {
+    return absl::OkStatus();
+  }
+  return FieldInvalid("word", absl::StrCat(reinterpret_cast<uintptr_t>(word)),
+                      "an address that 4 divides");
+}
+
 // Sizes of which scratch memory can be computed without overflow. The kernels check the rest.
 bool IsPlausible(const GroupShape& shape) {
   return shape.top_k >= 0 && shape.top_k <= kHotSizeMax && shape.hot_size >= 1 &&
@@ -63,8 +71,6 @@ void CudaStream::Release() {
   // Nothing is left to wait for, unless that last Notify failed. A lost device fails all of these.
   if (cudaStreamSynchronize(stream_) == cudaSuccess) Bring(reads_);
   if (workspace_ != nullptr) (void)cudaFreeAsync(workspace_, stream_);
-  if (worker_event_ != nullptr) (void)cudaEventDestroy(worker_event_);
-  if (own_event_ != nullptr) (void)cudaEventDestroy(own_event_);
   // So that the memory goes back to the device: its pool keeps what no wait has followed.
   (void)cudaStreamSynchronize(stream_);
   (void)cudaStreamDestroy(stream_);
@@ -189,7 +195,7 @@ absl::Status CudaStream::Notify(std::function<void(absl::Status)> done) {
   MutexLock lock(&mutex_);
   const ScopedContext context(*device_);
   KVTIER_RETURN_IF_ERROR(context.status());
-  KVTIER_RETURN_IF_ERROR(RecordNotify(&completion));
+  KVTIER_ASSIGN_OR_RETURN(completion.event, RecordEvent());
   completion.reads = std::exchange(reads_, {});
   completion.staging = std::exchange(lent_, {});
   MutexLock queue_lock(&queue_mutex_);
@@ -198,17 +204,15 @@ absl::Status CudaStream::Notify(std::function<void(absl::Status)> done) {
   return absl::OkStatus();
 }
 
-absl::Status CudaStream::RecordNotify(Completion* completion) {
-  // The worker's first: who has seen `done` run may rely on it.
-  if (own_event_ != nullptr) {
-    KVTIER_RETURN_IF_ERROR(device_->Check(cudaEventRecord(own_event_, stream_), "cudaEventRecord"));
-  }
+absl::StatusOr<cudaEvent_t> CudaStream::RecordEvent() {
+  cudaEvent_t event = nullptr;
   KVTIER_RETURN_IF_ERROR(device_->Check(
-      cudaEventCreateWithFlags(&completion->event, cudaEventBlockingSync | cudaEventDisableTiming),
+      cudaEventCreateWithFlags(&event, cudaEventBlockingSync | cudaEventDisableTiming),
       "cudaEventCreate"));
-  const cudaError_t error = cudaEventRecord(completion->event, stream_);
-  if (error != cudaSuccess) (void)cudaEventDestroy(completion->event);
-  return device_->Check(error, "cudaEventRecord");
+  const cudaError_t error = cudaEventRecord(event, stream_);
+  if (error != cudaSuccess) (void)cudaEventDestroy(event);
+  KVTIER_RETURN_IF_ERROR(device_->Check(error, "cudaEventRecord"));
+  return event;
 }
 
 void CudaStream::RunCompletions() {
@@ -243,61 +247,27 @@ void CudaStream::Bring(const std::vector<PendingRead>& reads) {
   }
 }
 
-absl::StatusOr<std::optional<EventHandle>> CudaStream::ExportEvent() {
+absl::Status CudaStream::SignalWord(int32_t* word, int32_t value) {
+  KVTIER_RETURN_IF_ERROR(CheckWord(word));
   MutexLock lock(&mutex_);
   const ScopedContext context(*device_);
   KVTIER_RETURN_IF_ERROR(context.status());
-  if (own_event_ == nullptr) {
-    cudaEvent_t event = nullptr;
-    KVTIER_RETURN_IF_ERROR(device_->Check(
-        cudaEventCreateWithFlags(&event, cudaEventInterprocess | cudaEventDisableTiming),
-        "making an event for other processes"));
-    // It stands for the Notifies that were before it, too.
-    const cudaError_t error = cudaEventRecord(event, stream_);
-    if (error != cudaSuccess) (void)cudaEventDestroy(event);
-    KVTIER_RETURN_IF_ERROR(device_->Check(error, "cudaEventRecord"));
-    own_event_ = event;
-  }
-  cudaIpcEventHandle_t ipc = {};
-  KVTIER_RETURN_IF_ERROR(
-      device_->Check(cudaIpcGetEventHandle(&ipc, own_event_), "cudaIpcGetEventHandle"));
-  EventHandle handle;
-  static_assert(sizeof(ipc) == sizeof(handle));
-  std::memcpy(handle.data(), &ipc, sizeof(ipc));
-  return handle;
+  // The default has a barrier before the write.
+  return device_->Check(device_->driver().stream_write_value(
+                            stream_, reinterpret_cast<CUdeviceptr>(word),
+                            static_cast<cuuint32_t>(value), CU_STREAM_WRITE_VALUE_DEFAULT),
+                        "cuStreamWriteValue32");
 }
 
-absl::Status CudaStream::ImportWorkerEvent(const EventHandle& handle) {
-  cudaIpcEventHandle_t ipc = {};
-  std::memcpy(&ipc, handle.data(), sizeof(ipc));
+absl::Status CudaStream::WaitWord(const int32_t* word, int32_t value) {
+  KVTIER_RETURN_IF_ERROR(CheckWord(word));
   MutexLock lock(&mutex_);
   const ScopedContext context(*device_);
   KVTIER_RETURN_IF_ERROR(context.status());
-  cudaEvent_t event = nullptr;
-  const cudaError_t error = cudaIpcOpenEventHandle(&event, ipc);
-  if (error != cudaSuccess) {
-    (void)device_->Check(error, "cudaIpcOpenEventHandle");  // notes a lost context
-    KVTIER_RETURN_IF_ERROR(device_->health().status());
-    return FieldInvalid("worker_event", cudaGetErrorName(error),
-                        "the handle of an interprocess event of a living process, other than "
-                        "the daemon, on this device");
-  }
-  // What waits for the old one goes on waiting; CUDA frees it after that.
-  if (worker_event_ != nullptr) (void)cudaEventDestroy(worker_event_);
-  worker_event_ = event;
-  return absl::OkStatus();
-}
-
-absl::Status CudaStream::WaitForWorker() {
-  MutexLock lock(&mutex_);
-  const ScopedContext context(*device_);
-  KVTIER_RETURN_IF_ERROR(context.status());
-  if (worker_event_ == nullptr) {
-    return MakeError(absl::StatusCode::kFailedPrecondition, "FIELD_INVALID",
-                     "the worker has given no event to wait for", {{"field", "worker_event"}});
-  }
-  return device_->Check(cudaStreamWaitEvent(stream_, worker_event_, cudaEventWaitDefault),
-                        "waiting for the worker's event");
+  return device_->Check(
+      device_->driver().stream_wait_value(stream_, reinterpret_cast<CUdeviceptr>(word),
+                                          static_cast<cuuint32_t>(value), CU_STREAM_WAIT_VALUE_GEQ),
+      "cuStreamWaitValue32");
 }
 
 }  // namespace kvtier

@@ -6,7 +6,6 @@
 #include <deque>
 #include <functional>
 #include <memory>
-#include <optional>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -37,9 +36,8 @@ class CudaStream final : public DeviceStream {
   absl::Status Write(uint8_t* destination, const void* source, int64_t bytes) override;
   absl::Status Read(void* destination, const uint8_t* source, int64_t bytes) override;
   absl::Status Notify(std::function<void(absl::Status)> done) override;
-  absl::StatusOr<std::optional<EventHandle>> ExportEvent() override;
-  absl::Status ImportWorkerEvent(const EventHandle& handle) override;
-  absl::Status WaitForWorker() override;
+  absl::Status SignalWord(int32_t* word, int32_t value) override;
+  absl::Status WaitWord(const int32_t* word, int32_t value) override;
 
  private:
   // A copy from staging to the caller's memory, made when its work is done.
@@ -59,7 +57,7 @@ class CudaStream final : public DeviceStream {
   absl::Status Start();
   absl::Status EnsureWorkspace(const GroupShape& shape, int32_t num_rows) KVTIER_REQUIRES(mutex_);
   absl::StatusOr<uint8_t*> TakeStaging(int64_t bytes) KVTIER_REQUIRES(mutex_);
-  absl::Status RecordNotify(Completion* completion) KVTIER_REQUIRES(mutex_);
+  absl::StatusOr<cudaEvent_t> RecordEvent() KVTIER_REQUIRES(mutex_);
   void RunCompletions();
   void Complete(Completion completion);
   static void Bring(const std::vector<PendingRead>& reads);
@@ -72,8 +70,6 @@ class CudaStream final : public DeviceStream {
   // them waits for the GPU. rank: before queue_mutex_ and staging_'s.
   Mutex mutex_;
   cudaStream_t stream_ KVTIER_GUARDED_BY(mutex_) = nullptr;
-  cudaEvent_t own_event_ KVTIER_GUARDED_BY(mutex_) = nullptr;     // exported; null: never was
-  cudaEvent_t worker_event_ KVTIER_GUARDED_BY(mutex_) = nullptr;  // imported; null: none
   void* workspace_ KVTIER_GUARDED_BY(mutex_) = nullptr;
   int64_t workspace_bytes_ KVTIER_GUARDED_BY(mutex_) = 0;
   // Since the last Notify.

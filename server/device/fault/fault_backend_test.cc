@@ -62,7 +62,7 @@ TEST_F(FaultBackendTest, EveryCallFailsUntilCleared) {
 TEST_F(FaultBackendTest, EveryOperationCanFail) {
   auto memory = *backend_->Allocate(kCpuDeviceUuid, "m", 64);
   auto stream = Stream();
-  int32_t block = 0;
+  int32_t block = 0, word = 0;
   const std::vector<std::pair<Op, std::function<absl::Status()>>> calls = {
       {Op::kAllocate, [&] { return backend_->Allocate(kCpuDeviceUuid, "x", 1).status(); }},
       {Op::kExport, [&] { return memory->Export().status(); }},
@@ -76,6 +76,8 @@ TEST_F(FaultBackendTest, EveryOperationCanFail) {
       {Op::kWrite, [&] { return stream->Write(memory->data(), host_, 64); }},
       {Op::kRead, [&] { return stream->Read(host_, memory->data(), 64); }},
       {Op::kNotify, [&] { return stream->Notify([](const absl::Status&) {}); }},
+      {Op::kSignalWord, [&] { return stream->SignalWord(&word, 1); }},
+      {Op::kWaitWord, [&] { return stream->WaitWord(&word, 0); }},
   };
   for (const auto& [operation, call] : calls) {
     SCOPED_TRACE(std::string(DeviceOperationName(operation)));

@@ -9,9 +9,9 @@ namespace kvtier {
 namespace {
 
 constexpr std::array<absl::string_view, kDeviceOperationCount> kNames = {
-    "Allocate",   "Export", "CreateStream", "RegisterHost",  "SwapIn",
-    "ReplayPlan", "Backup", "Invalidate",   "ResetRegion",   "Write",
-    "Read",       "Notify", "Free",         "DestroyStream", "UnregisterHost"};
+    "Allocate",   "Export",     "CreateStream", "RegisterHost",  "SwapIn",        "ReplayPlan",
+    "Backup",     "Invalidate", "ResetRegion",  "Write",         "Read",          "Notify",
+    "SignalWord", "WaitWord",   "Free",         "DestroyStream", "UnregisterHost"};
 
 bool CanFail(DeviceOperation operation) { return operation < DeviceOperation::kFree; }
 

@@ -34,12 +34,14 @@ enum class DeviceOperation {
   kWrite,
   kRead,
   kNotify,
+  kSignalWord,
+  kWaitWord,
   // The ends of what was made: can be counted and delayed only.
   kFree,
   kDestroyStream,
   kUnregisterHost,
 };
-inline constexpr int kDeviceOperationCount = 15;
+inline constexpr int kDeviceOperationCount = 17;
 absl::string_view DeviceOperationName(DeviceOperation operation);
 
 // Holds one operation until it is told to let go. Thread-safe.

@@ -91,17 +91,12 @@ absl::Status FaultStream::Notify(std::function<void(absl::Status)> done) {
   return status;
 }
 
-absl::StatusOr<std::optional<EventHandle>> FaultStream::ExportEvent() {
-  if (absl::Status status = plan_->OnCall(DeviceOperation::kExport).call; !status.ok()) {
-    return status;
-  }
-  return inner_->ExportEvent();
+absl::Status FaultStream::SignalWord(int32_t* word, int32_t value) {
+  return Enqueue(DeviceOperation::kSignalWord, [&] { return inner_->SignalWord(word, value); });
 }
 
-absl::Status FaultStream::ImportWorkerEvent(const EventHandle& handle) {
-  return inner_->ImportWorkerEvent(handle);
+absl::Status FaultStream::WaitWord(const int32_t* word, int32_t value) {
+  return Enqueue(DeviceOperation::kWaitWord, [&] { return inner_->WaitWord(word, value); });
 }
-
-absl::Status FaultStream::WaitForWorker() { return inner_->WaitForWorker(); }
 
 }  // namespace kvtier

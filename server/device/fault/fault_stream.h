@@ -26,9 +26,8 @@ class FaultStream final : public DeviceStream {
   absl::Status Write(uint8_t* destination, const void* source, int64_t bytes) override;
   absl::Status Read(void* destination, const uint8_t* source, int64_t bytes) override;
   absl::Status Notify(std::function<void(absl::Status)> done) override;
-  absl::StatusOr<std::optional<EventHandle>> ExportEvent() override;
-  absl::Status ImportWorkerEvent(const EventHandle& handle) override;
-  absl::Status WaitForWorker() override;
+  absl::Status SignalWord(int32_t* word, int32_t value) override;
+  absl::Status WaitWord(const int32_t* word, int32_t value) override;
 
  private:
   // Errors met by the inner stream that a delay's own Notify took notice of.

@@ -3,9 +3,10 @@
 #include <cuda.h>
 #include <cuda_runtime_api.h>
 
+#include <algorithm>
 #include <cstdint>
-#include <cstdio>
 #include <cstdlib>
+#include <cstring>
 #include <iostream>
 
 #include "server/device/cuda/testing/child_process.h"
@@ -71,27 +72,14 @@ cudaStream_t NewStream() {
   return stream;
 }
 
-cudaEvent_t NewSharedEvent() {
-  cudaEvent_t event = nullptr;
-  Must(cudaEventCreateWithFlags(&event, cudaEventInterprocess | cudaEventDisableTiming), "event");
-  return event;
+void* NewHostMemory(size_t bytes) {
+  void* memory = nullptr;
+  Must(cudaHostAlloc(&memory, bytes, cudaHostAllocMapped), "host memory");
+  std::memset(memory, 0, bytes);
+  return memory;
 }
 
-void PrintHandle(cudaEvent_t event) {
-  cudaIpcEventHandle_t ipc = {};
-  Must(cudaIpcGetEventHandle(&ipc, event), "export event");
-  std::cout << Hex(&ipc, sizeof(ipc)) << std::endl;
-}
-
-int* NewFlag() {
-  void* flag = nullptr;
-  Must(cudaHostAlloc(&flag, sizeof(int), cudaHostAllocMapped), "flag");
-  *static_cast<int*>(flag) = 0;
-  return static_cast<int*>(flag);
-}
-
-void Read(size_t bytes, const std::string& handle, int64_t offset) {
-  uint8_t* const data = handle == "fd" ? MapDescriptor(bytes) : MapIpc(handle, offset);
+void Read(uint8_t* data, size_t bytes) {
   std::vector<uint8_t> seen(bytes);
   Must(cudaMemcpy(seen.data(), data, bytes, cudaMemcpyDeviceToHost), "read");
   std::cout << int{seen.front()} << " " << int{seen.back()} << std::endl;
@@ -99,41 +87,49 @@ void Read(size_t bytes, const std::string& handle, int64_t offset) {
   Must(cudaDeviceSynchronize(), "synchronize");
 }
 
-// On one stream it writes 0xa1 after a long while, and says so with its event. On another it
-// reads behind the daemon's event, and only then lets the first one go on.
-void Order(const std::string& handle) {
-  constexpr size_t kBytes = 4096;
-  cudaIpcEventHandle_t ipc = {};
-  if (!FromHex(handle, &ipc, sizeof(ipc))) exit(2);
-  uint8_t* const data = MapDescriptor(kBytes);
-  cudaEvent_t daemon_event = nullptr;
-  Must(cudaIpcOpenEventHandle(&daemon_event, ipc), "open event");
-  const cudaEvent_t own_event = NewSharedEvent();
-  cudaStream_t const writing = NewStream(), reading = NewStream();
-  int* const released = NewFlag();
-  Must(Spin(released, 10, writing), "spin");
-  Must(cudaMemsetAsync(data, 0xa1, kBytes, writing), "write");
-  Must(cudaEventRecord(own_event, writing), "record");
-  PrintHandle(own_event);
-
+// All rounds are enqueued at once. Each begins with a while in which a daemon that did not wait
+// would read the round before.
+void Order(uint8_t* data, size_t bytes, int rounds) {
+  const auto own_word = reinterpret_cast<CUdeviceptr>(data + bytes);
+  const CUdeviceptr daemons_word = own_word + sizeof(int32_t);
+  cudaStream_t const stream = NewStream();
+  auto* const seen = static_cast<uint8_t*>(NewHostMemory(bytes * static_cast<size_t>(rounds)));
+  const auto* const never = static_cast<int*>(NewHostMemory(sizeof(int)));
+  Must(Spin(never, 1e-6, stream), "load the kernel");
+  Must(cudaStreamSynchronize(stream), "synchronize");
+  auto* const write_word = DRIVER(cuStreamWriteValue32);
+  auto* const wait_word = DRIVER(cuStreamWaitValue32);
+  std::cout << "ready" << std::endl;
   std::string line;
   std::getline(std::cin, line);
-  void* seen = nullptr;
-  Must(cudaHostAlloc(&seen, kBytes, cudaHostAllocDefault), "host memory");
-  Must(cudaStreamWaitEvent(reading, daemon_event, 0), "wait");
-  Must(cudaMemcpyAsync(seen, data, kBytes, cudaMemcpyDeviceToHost, reading), "read");
-  std::cout << (cudaStreamQuery(reading) == cudaErrorNotReady ? "held" : "done") << std::endl;
-  *const_cast<volatile int*>(released) = 1;
-  Must(cudaStreamSynchronize(reading), "synchronize");
-  std::cout << int{static_cast<uint8_t*>(seen)[kBytes - 1]} << std::endl;
+  for (int round = 1; round <= rounds; ++round) {
+    Must(Spin(never, rounds == 1 ? 0.5 : 1e-4, stream), "spin");
+    Must(cudaMemsetAsync(data, 2 * round & 0xff, bytes, stream), "write");
+    Must(write_word(stream, own_word, static_cast<cuuint32_t>(round), 0), "signal");
+    Must(wait_word(stream, daemons_word, static_cast<cuuint32_t>(round), CU_STREAM_WAIT_VALUE_GEQ),
+         "wait");
+    Must(cudaMemcpyAsync(seen + bytes * static_cast<size_t>(round - 1), data, bytes,
+                         cudaMemcpyDeviceToHost, stream),
+         "read");
+  }
+  Must(cudaStreamSynchronize(stream), "synchronize");
+  int wrong = 0;
+  for (int round = 1; round <= rounds; ++round) {
+    const uint8_t* const first = seen + bytes * static_cast<size_t>(round - 1);
+    if (std::count(first, first + bytes, static_cast<uint8_t>(2 * round + 1)) !=
+        static_cast<int64_t>(bytes)) {
+      ++wrong;
+    }
+  }
+  std::cout << "wrong rounds: " << wrong << std::endl;
 }
 
-void Hang() {
+void Hang(uint8_t* data, size_t bytes) {
   cudaStream_t const stream = NewStream();
-  const cudaEvent_t event = NewSharedEvent();
-  Must(Spin(NewFlag(), 30, stream), "spin");
-  Must(cudaEventRecord(event, stream), "record");
-  PrintHandle(event);
+  Must(Spin(static_cast<int*>(NewHostMemory(sizeof(int))), 30, stream), "spin");
+  Must(DRIVER(cuStreamWriteValue32)(stream, reinterpret_cast<CUdeviceptr>(data + bytes), 1, 0),
+       "signal");
+  std::cout << "ready" << std::endl;
   std::string line;
   std::getline(std::cin, line);
 }
@@ -141,16 +137,15 @@ void Hang() {
 }  // namespace
 
 int RunWorker(const std::vector<std::string>& arguments) {
-  if (arguments.size() == 4 && arguments[0] == "read") {
-    Read(std::stoull(arguments[1]), arguments[2], std::stoll(arguments[3]));
-  } else if (arguments.size() == 2 && arguments[0] == "order") {
-    Order(arguments[1]);
-  } else if (arguments.size() == 1 && arguments[0] == "hang") {
-    Hang();
-  } else {
-    std::cout << "no such role" << std::endl;
-    return 2;
-  }
+  if (arguments.size() < 4) return 2;
+  const std::string& role = arguments[0];
+  const size_t bytes = std::stoull(arguments[1]);
+  const std::string& handle = arguments[arguments.size() - 2];
+  uint8_t* const data =
+      handle == "fd" ? MapDescriptor(bytes) : MapIpc(handle, std::stoll(arguments.back()));
+  if (role == "read") Read(data, bytes);
+  if (role == "order") Order(data, bytes / 2, std::stoi(arguments[2]));
+  if (role == "hang") Hang(data, bytes / 2);
   return 0;
 }
 
