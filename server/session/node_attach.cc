@@ -1,6 +1,7 @@
 // Attaching sessions to caches, and leaving them.
 
 #include <algorithm>
+#include <string>
 #include <utility>
 
 #include "absl/strings/ascii.h"
@@ -35,6 +36,16 @@ absl::Status IdConflict(absl::string_view cache, absl::string_view difference) {
                    absl::StrCat("this session is attached to cache '", cache, "' already, with ",
                                 difference, "; detach first"),
                    {{"cache", std::string(cache)}});
+}
+
+// OK, or LAYOUT_MISMATCH with the cache's name.
+absl::Status CheckSameLayout(absl::string_view cache, const CacheLayout& existing,
+                             const CacheLayout& layout) {
+  const absl::Status same = CompareLayouts(existing, layout);
+  if (same.ok()) return same;
+  ErrorMetadata metadata = ErrorMetadataOf(same);
+  metadata["cache"] = std::string(cache);
+  return MakeError(same.code(), ErrorReasonOf(same), same.message(), metadata);
 }
 
 bool IsExhausted(const absl::Status& status) {
@@ -144,7 +155,7 @@ absl::StatusOr<std::shared_ptr<Node::Impl::CacheSlot>> Node::Impl::JoinOrMakeSlo
     absl::string_view cache, const CacheLayout& layout, bool* creator) {
   const auto found = caches_.find(cache);
   if (found != caches_.end()) {
-    KVTIER_RETURN_IF_ERROR(CompareLayouts(found->second->layout, layout));
+    KVTIER_RETURN_IF_ERROR(CheckSameLayout(cache, found->second->layout, layout));
     return found->second->cache == nullptr ? nullptr : found->second;
   }
   if (static_cast<int32_t>(caches_.size()) >= options_.caches_max) {

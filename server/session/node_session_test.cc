@@ -222,6 +222,7 @@ TEST_F(NodeSessionTest, K25_AnotherHotSizeIsRefusedAndTheFirstGoesOn) {
   const std::string other = Open();
   const absl::Status refused = AttachStatus(other, SmallLayout{.top_k = 4, .hot_size = 8}.Make());
   EXPECT_TRUE(IsError(refused, Code::kFailedPrecondition, "LAYOUT_MISMATCH"));
+  EXPECT_EQ(ErrorMetadataOf(refused).at("cache"), "kv");
   Admit(worker, "r");
   EXPECT_TRUE(SwapInSlots(worker, "r", {1}, -1).status.ok());
   EXPECT_TRUE(AttachStatus(other, SmallLayout{.top_k = 4, .hot_size = 4}.Make()).ok());
