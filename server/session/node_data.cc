@@ -90,12 +90,9 @@ absl::Status CheckSwapInRows(const CacheLayout& layout, int32_t group,
   RowCounter counter(layout.rows_per_request);
   for (size_t i = 0; i < rows.size(); ++i) {
     if (rows[i].topk.size() > top_k) {
-      return MakeError(absl::StatusCode::kInvalidArgument, "INPUT_MISMATCH",
-                       absl::StrCat("row ", i, " has ", rows[i].topk.size(),
-                                    " entries, but top_k of the group is ", top_k),
-                       {{"row", absl::StrCat(i)},
-                        {"value", absl::StrCat(rows[i].topk.size())},
-                        {"limit", absl::StrCat(top_k)}});
+      return FieldInvalid(absl::StrCat("rows[", i, "].topk"),
+                          absl::StrCat(rows[i].topk.size(), " entries long"),
+                          absl::StrCat("0..", top_k, " entries long"), "top_k of the group");
     }
     if (!rows[i].request_id.empty()) KVTIER_RETURN_IF_ERROR(counter.Count(rows[i].request_id));
   }

@@ -81,9 +81,10 @@ TEST_F(NodeDataTest, K14_MoreThanTopK) {
   Admit(worker, "r");
   const std::vector<int32_t> lru = worker.memory->Lru(0, 0);
   const absl::Status wide = Batch(worker, {{"r", {1, 2, 3, 4, 5, 6}, -1}}).status;
-  EXPECT_TRUE(IsError(wide, Code::kInvalidArgument, "INPUT_MISMATCH"));
-  EXPECT_EQ(ErrorMetadataOf(wide).at("value"), "6");
-  EXPECT_EQ(ErrorMetadataOf(wide).at("limit"), "4");
+  EXPECT_TRUE(IsError(wide, Code::kInvalidArgument, "FIELD_INVALID"));
+  EXPECT_EQ(ErrorMetadataOf(wide).at("field"), "rows[0].topk");
+  EXPECT_EQ(ErrorMetadataOf(wide).at("value"), "6 entries long");
+  EXPECT_EQ(ErrorMetadataOf(wide).at("limit"), "0..4 entries long");
   EXPECT_EQ(worker.memory->Lru(0, 0), lru);
 }
 
