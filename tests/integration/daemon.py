@@ -99,17 +99,12 @@ class Daemon(Process):
         return client
 
     def wait_until_ready(self):
-        ready = "POOL_STATE_READY"
+        self.wait_for_event("listening")
 
         def is_ready():
             if not self.running():
                 raise AssertionError("kvtierd ended with %d\n%s" % (self.wait(), self.text()))
-            # A file that is there may be of a daemon that is not any more.
-            try:
-                return self.stats()["pool"]["state"] == ready
-            except (reflection.CallError, grpc.RpcError):
-                return False
-        self.wait_for_event("listening")
+            return self.health() == "SERVING"
         wait_until(is_ready, "the pool is ready")
 
     def stats(self):
@@ -166,7 +161,7 @@ class Session:
             for event in self._stream:
                 self.events.put(event)
         except grpc.RpcError as error:
-            self.end = reflection.CallError(error.code().name, error.details())
+            self.end = self.client.error_of(error)
         self.events.put(None)
 
     def close(self):

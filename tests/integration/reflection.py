@@ -108,9 +108,9 @@ class Client:
         """The class of a message, by its full name."""
         return self._factory.GetPrototype(self._find("FindMessageTypeByName", name))
 
-    def enum(self, name):
-        """The descriptor of an enum, by its full name."""
-        return self._find("FindEnumTypeByName", name)
+    def service(self, name):
+        """The descriptor of a service, by its full name."""
+        return self._find("FindServiceByName", name)
 
     def _find(self, finder, name):
         try:
@@ -156,7 +156,8 @@ class Client:
         """(callable of the channel, class of the request) of "package.Service/Method"."""
         if path not in self._methods:
             service, _, name = path.partition("/")
-            method = self._find("FindServiceByName", service).FindMethodByName(name)
+            method = self.service(service).FindMethodByName(name)
+            self.message_class("google.rpc.Status")  # an error may be a daemon's last word
             request = self.message_class(method.input_type.full_name)
             response = self.message_class(method.output_type.full_name)
             proto = descriptor_pb2.MethodDescriptorProto()
@@ -193,8 +194,7 @@ class Client:
     # ---- Errors.
 
     def error_of(self, call):
-        """What a failed call of grpc says, as a CallError. Also knows the details after the
-        daemon's end, if they were decoded before."""
+        """What a failed call of grpc says, as a CallError."""
         error = CallError(call.code().name, call.details())
         for key, value in call.trailing_metadata() or ():
             if key == _DETAILS_KEY:
