@@ -83,21 +83,25 @@ class Sizes(unittest.TestCase):
         self.assertEqual(self.daemon.health(), "SERVING")
 
     def test_an_expired_deadline_that_a_client_sends_all_the_same(self):
-        admit = grpc_message(self.daemon.client.request(TIER + "AdmitRequest", self.session.fields(
-            {**CACHE, "request_id": "late"})).SerializeToString())
-        with raw_http2.RawConnection(self.daemon.socket) as raw:
-            self.assertNotEqual(raw.call("/" + TIER + "AdmitRequest", admit), OK)  # max_requests
         self.session.call("ReleaseRequest", {**CACHE, "request_id": "r"})
-        before = self.daemon.state()
+        for method, fields in (("AdmitRequest", {"request_id": "late"}),
+                               ("SwapIn", {"inline": {"rows": [{"request_id": "late",
+                                                                "topk": [0]}]}}),
+                               ("ReleaseRequest", {"request_id": "late"})):
+            request = self.daemon.client.request(TIER + method,
+                                                 self.session.fields({**CACHE, **fields}))
+            data = grpc_message(request.SerializeToString())
+            before = self.daemon.state()
+            with self.subTest(method=method):
+                self.assertEqual(self.raw_call(method, data, "0m"), DEADLINE_EXCEEDED)
+                self.assertEqual(self.daemon.state(), before)
+                # The same bytes with time left are taken: it was the deadline.
+                self.assertEqual(self.raw_call(method, data, "30S"), OK)
+                self.assertNotEqual(self.daemon.state(), before)
+
+    def raw_call(self, method, data, timeout):
         with raw_http2.RawConnection(self.daemon.socket) as raw:
-            self.assertEqual(raw.call("/" + TIER + "AdmitRequest", admit, [("grpc-timeout", "0m")]),
-                             DEADLINE_EXCEEDED)
-        self.assertEqual(self.daemon.state(), before)
-        # The same bytes with time left are taken: it was the deadline.
-        with raw_http2.RawConnection(self.daemon.socket) as raw:
-            self.assertEqual(raw.call("/" + TIER + "AdmitRequest", admit, [("grpc-timeout", "30S")]),
-                             OK)
-        self.assertNotEqual(self.daemon.state(), before)
+            return raw.call("/" + TIER + method, data, [("grpc-timeout", timeout)])
 
 
 class Connections(unittest.TestCase):
