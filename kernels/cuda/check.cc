@@ -42,6 +42,11 @@ bool IsValid(const GroupShape& shape) {
 
 bool IsValid(const GroupState& state) { return state.owner != nullptr && state.lru != nullptr; }
 
+bool IsValid(const LaunchOptions& options) {
+  return options.threads >= 32 && options.threads <= 1024 && options.threads % 32 == 0 &&
+         options.copying_blocks >= 0;
+}
+
 bool AllOrNone(bool a, bool b) { return a == b; }
 
 cudaError_t Verdict(bool valid) { return valid ? cudaSuccess : cudaErrorInvalidValue; }
@@ -51,9 +56,7 @@ cudaError_t Verdict(bool valid) { return valid ? cudaSuccess : cudaErrorInvalidV
 cudaError_t CheckSwapIn(const SwapInParams& p, const void* workspace,
                         const LaunchOptions& options) {
   if (!IsValid(p.shape) || !IsValid(p.state) || p.num_rows < 0) return cudaErrorInvalidValue;
-  if (options.threads < 32 || options.threads > 1024 || options.threads % 32 != 0) {
-    return cudaErrorInvalidValue;
-  }
+  if (!IsValid(options)) return cudaErrorInvalidValue;
   // One block holds the positions of a request: 16 bits number the entries of its table.
   const int64_t rows = std::min(p.shape.rows_per_request, p.num_rows);
   if (rows > kRequestRowsMax || rows * p.shape.top_k > kHotSizeMax) return cudaErrorInvalidValue;
@@ -69,7 +72,8 @@ cudaError_t CheckSwapIn(const SwapInParams& p, const void* workspace,
       IsAligned(workspace, 256) && AreValid(p.layers, p.layer_count));
 }
 
-cudaError_t CheckReplayPlan(const ReplayPlanParams& p) {
+cudaError_t CheckReplayPlan(const ReplayPlanParams& p, const LaunchOptions& options) {
+  if (!IsValid(options)) return cudaErrorInvalidValue;
   // An array without elements may be anywhere.
   const bool has_plan =
       p.plan.counts != nullptr &&

@@ -171,6 +171,7 @@ cudaError_t CopyPlan(CopyPlanArgs args, const LayerView* layers, int32_t layer_c
                      cudaStream_t stream) {
   int32_t multiprocessors = 0;
   cudaError_t error = DeviceAttribute(cudaDevAttrMultiProcessorCount, &multiprocessors);
+  const int64_t blocks_max = args.blocks_max > 0 ? args.blocks_max : multiprocessors;
   const bool counts = args.closes_call;
   for (int32_t first = 0; error == cudaSuccess && (first < layer_count || first == 0);
        first += kLayersPerLaunch) {
@@ -178,7 +179,7 @@ cudaError_t CopyPlan(CopyPlanArgs args, const LayerView* layers, int32_t layer_c
     args.closes_call = counts && first + kLayersPerLaunch >= layer_count;
     const int64_t items = int64_t{args.num_rows} * args.top_k * count;
     const int64_t blocks =
-        std::min<int64_t>((items + kWarpsPerBlock - 1) / kWarpsPerBlock, multiprocessors) +
+        std::min<int64_t>((items + kWarpsPerBlock - 1) / kWarpsPerBlock, blocks_max) +
         (args.closes_call ? 1 : 0);
     if (blocks == 0) continue;
     error = WithLayersMax(count, [&](auto layers_max) {
@@ -192,8 +193,9 @@ cudaError_t CopyPlan(CopyPlanArgs args, const LayerView* layers, int32_t layer_c
   return error;
 }
 
-cudaError_t ReplayPlan(const ReplayPlanParams& params, cudaStream_t stream) {
-  const cudaError_t error = CheckReplayPlan(params);
+cudaError_t ReplayPlan(const ReplayPlanParams& params, cudaStream_t stream,
+                       const LaunchOptions& options) {
+  const cudaError_t error = CheckReplayPlan(params, options);
   if (error != cudaSuccess || params.num_rows == 0) return error;
   CopyPlanArgs args = {};
   args.plan = {params.plan.slots, params.plan.hot_rows, params.plan.counts, nullptr};
@@ -205,6 +207,7 @@ cudaError_t ReplayPlan(const ReplayPlanParams& params, cudaStream_t stream) {
   args.stats = params.stats;
   args.bytes_per_row = RowBytesOfAll(params.layers, params.layer_count);
   args.closes_call = params.stats != nullptr;
+  args.blocks_max = options.copying_blocks;
   return CopyPlan(args, params.layers, params.layer_count, stream);
 }
 

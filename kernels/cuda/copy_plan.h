@@ -24,6 +24,7 @@ struct CopyPlanArgs {
   StatsBlock* stats;
   int64_t bytes_per_row;  // over all layers of the call
   bool closes_call;       // this launch moves the counts
+  int32_t blocks_max;     // that copy; 0: one a multiprocessor
 };
 
 // Enqueues the copies of `layers` (none is allowed: then only counts move).

@@ -6,9 +6,8 @@
 // parameter struct and the arrays `layers`, `sources`, `source_layouts` and `blocks` are host
 // memory and are copied into the launch; every other pointer is read or written by the device
 // and must live until the work is done. Host-pool pointers are those of memory registered with
-// cudaHostRegister(..., mapped) in the calling process. `stats` may lie in device or host memory; a
-// CPU may add to it meanwhile only where the GPU's atomics hold for CPUs, too
-// (cudaDevAttrHostNativeAtomicSupported: not over PCIe).
+// cudaHostRegister(..., mapped) in the calling process. `state` and `stats`, which are changed by
+// atomics, lie in device memory: over PCIe a GPU has none on host memory.
 //
 // Errors: cudaErrorInvalidValue for arguments that no launch can serve, such as more than 32,768
 // positions of one request (nothing is enqueued then), else what the launch returned. A pending
@@ -23,9 +22,10 @@
 
 namespace kvtier::cuda {
 
-// Threads of a resolving block: any multiple of 32 up to 1024 gives the same result.
+// How a call is spread over the GPU: no choice changes a bit of its result.
 struct LaunchOptions {
-  int32_t threads = 1024;
+  int32_t threads = 1024;      // of a resolving block: a multiple of 32 up to 1024
+  int32_t copying_blocks = 0;  // of 512 threads, at most; 0: one a multiprocessor
 };
 
 // Bytes of device scratch that calls on one stream with up to `num_rows` rows need; zeroed
@@ -34,7 +34,8 @@ int64_t WorkspaceBytes(const GroupShape& shape, int32_t num_rows);
 
 cudaError_t SwapIn(const SwapInParams& params, void* workspace, cudaStream_t stream,
                    const LaunchOptions& options = {});
-cudaError_t ReplayPlan(const ReplayPlanParams& params, cudaStream_t stream);
+cudaError_t ReplayPlan(const ReplayPlanParams& params, cudaStream_t stream,
+                       const LaunchOptions& options = {});
 cudaError_t Backup(const BackupParams& params, void* workspace, cudaStream_t stream);
 cudaError_t Invalidate(const InvalidateParams& params, void* workspace, cudaStream_t stream);
 cudaError_t ResetRegion(const ResetRegionParams& params, cudaStream_t stream);

@@ -15,8 +15,8 @@ using AtomicWord = unsigned long long;  // what 64-bit atomics take
 
 static_assert(kCounterCount <= kWarpThreads, "a lane for each counter");
 
-// Looks at one unchanged odd sequence before a dead writer's turn is taken over. One takes 1-2 us
-// if the block lies in host memory.
+// Looks at one unchanged odd sequence before a dead writer's turn is taken over; one takes about a
+// microsecond.
 inline constexpr int32_t kTakeOverLooks = 128;
 
 // One block's counts, in shared memory: int32 [kCounterCount], zeroed by the caller.

@@ -138,6 +138,7 @@ cudaError_t SwapIn(const SwapInParams& params, void* workspace, cudaStream_t str
   args.stats = params.stats;
   args.bytes_per_row = RowBytesOfAll(params.layers, params.layer_count);
   args.closes_call = true;
+  args.blocks_max = options.copying_blocks;
   return CopyPlan(args, params.layers, params.layer_count, stream);
 }
 

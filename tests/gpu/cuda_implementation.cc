@@ -53,10 +53,9 @@ class Runner {
       p.plan = PlanOf(host.plan, rows, positions);
       layers = Layers(s, host.layers, host.layer_count);
       p.layers = layers.data();
-      p.stats = Shared().Mirror(host.stats, 1, true);
+      p.stats = InOut(host.stats, 1);
     });
-    Execute("SwapIn",
-            [&] { return cuda::SwapIn(p, workspace_, stream_, {.threads = options_.threads}); });
+    Execute("SwapIn", [&] { return cuda::SwapIn(p, workspace_, stream_, Launch()); });
   }
 
   void ReplayPlan(const ReplayPlanParams& host) {
@@ -68,9 +67,9 @@ class Runner {
       p.plan = PlanOf(host.plan, host.num_rows, int64_t{host.num_rows} * host.shape.top_k);
       layers = Layers(host.shape, host.layers, host.layer_count);
       p.layers = layers.data();
-      p.stats = Shared().Mirror(host.stats, 1, true);
+      p.stats = InOut(host.stats, 1);
     });
-    Execute("ReplayPlan", [&] { return cuda::ReplayPlan(p, stream_); });
+    Execute("ReplayPlan", [&] { return cuda::ReplayPlan(p, stream_, Launch()); });
   }
 
   void Backup(const BackupParams& host) {
@@ -95,7 +94,7 @@ class Runner {
       }
       if (host.sources != nullptr) p.sources = sources.data();
       key_.push_back(host.source_row_count);
-      p.stats = Shared().Mirror(host.stats, 1, true);
+      p.stats = InOut(host.stats, 1);
     });
     Execute("Backup", [&] { return cuda::Backup(p, workspace_, stream_); });
   }
@@ -105,7 +104,7 @@ class Runner {
     Mirrored(host.shape, 1, [&] {
       p = host;
       p.state = State(host.shape, host.state);
-      p.stats = Shared().Mirror(host.stats, 1, true);
+      p.stats = InOut(host.stats, 1);
       key_.insert(key_.end(), host.blocks, host.blocks + host.block_count);
     });
     Execute("Invalidate", [&] { return cuda::Invalidate(p, workspace_, stream_); });
@@ -123,6 +122,10 @@ class Runner {
   }
 
  private:
+  cuda::LaunchOptions Launch() const {
+    return {.threads = options_.threads, .copying_blocks = options_.copying_blocks};
+  }
+
   static cudaStream_t MakeStream() {
     cudaStream_t stream = nullptr;
     RequireCuda(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), "cudaStreamCreate");
@@ -147,8 +150,6 @@ class Runner {
     pinned_.Upload();
   }
 
-  CudaArena& Shared() { return options_.shared_in_host_memory ? pinned_ : device_; }
-
   template <typename T>
   T* Note(T* pointer) {
     key_.push_back(static_cast<int64_t>(reinterpret_cast<uintptr_t>(pointer)));
@@ -168,8 +169,9 @@ class Runner {
     return {InOut(host.owner, hot_slots), InOut(host.lru, hot_slots)};
   }
   RowTracking Tracking(const GroupShape& s, const RowTracking& host) {
-    return {Note(Shared().Mirror(host.block_generation, s.slot_count / s.block_size, false)),
-            Note(Shared().Mirror(host.backed_generation, s.slot_count, true))};
+    CudaArena& arena = options_.generations_in_host_memory ? pinned_ : device_;
+    return {Note(arena.Mirror(host.block_generation, s.slot_count / s.block_size, false)),
+            Note(arena.Mirror(host.backed_generation, s.slot_count, true))};
   }
   Plan PlanOf(const Plan& host, int64_t rows, int64_t positions) {
     return {InOut(host.slots, positions), InOut(host.hot_rows, positions),
@@ -286,8 +288,11 @@ Implementation Cuda(const CudaOptions& options) {
 }
 
 std::vector<Implementation> CudaImplementations() {
-  return {Cuda({.name = "CudaEager"}),
-          Cuda({.name = "CudaGraph", .threads = 96, .graph = true, .shared_in_host_memory = true})};
+  return {Cuda({.name = "CudaEager"}), Cuda({.name = "CudaGraph",
+                                             .threads = 96,
+                                             .copying_blocks = 3,
+                                             .graph = true,
+                                             .generations_in_host_memory = true})};
 }
 
 }  // namespace kvtier::testing

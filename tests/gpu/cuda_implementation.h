@@ -12,10 +12,11 @@ namespace kvtier::testing {
 struct CudaOptions {
   std::string name;
   int32_t threads = 1024;  // of a resolving block
+  int32_t copying_blocks = 0;
   // Calls are captured once and replayed with what the arrays hold at each replay.
   bool graph = false;
-  // Generations and statistics lie in pinned host memory, not on the device.
-  bool shared_in_host_memory = false;
+  // Generations lie in pinned host memory, where a daemon writes them, not on the device.
+  bool generations_in_host_memory = false;
 };
 
 // "", or why there is no GPU to run on.

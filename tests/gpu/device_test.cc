@@ -9,8 +9,8 @@
 #include <vector>
 
 #include "gtest/gtest.h"
+#include "kernels/counters.h"
 #include "kernels/cuda/launch.h"
-#include "kernels/stats_block.h"
 #include "kernels/testing/group_fixture.h"
 #include "kernels/testing/random_steps.h"
 #include "tests/gpu/cuda_arena.h"
@@ -133,20 +133,51 @@ class DeviceGroup {
   void* workspace_ = nullptr;
 };
 
-class PinnedStats {
+// Statistics in device memory, read as a CPU can: by copies in the order of a device stream.
+class DeviceStats {
  public:
-  PinnedStats() {
+  DeviceStats() {
     void* memory = nullptr;
-    RequireCuda(cudaHostAlloc(&memory, sizeof(StatsBlock), cudaHostAllocMapped), "cudaHostAlloc");
-    block_ = new (memory) StatsBlock();
+    RequireCuda(cudaMalloc(&memory, sizeof(StatsBlock)), "cudaMalloc");
+    block_ = static_cast<StatsBlock*>(memory);
+    RequireCuda(cudaMemsetAsync(block_, 0, sizeof(StatsBlock), stream_.get()), "memset");
+    stream_.Wait();
+    RequireCuda(cudaHostAlloc(&memory, sizeof(Copies), cudaHostAllocDefault), "cudaHostAlloc");
+    copies_ = new (memory) Copies();
   }
-  ~PinnedStats() { (void)cudaFreeHost(block_); }
-  PinnedStats(const PinnedStats&) = delete;
-  PinnedStats& operator=(const PinnedStats&) = delete;
+  ~DeviceStats() {
+    (void)cudaFreeHost(copies_);
+    (void)cudaFree(block_);
+  }
+  DeviceStats(const DeviceStats&) = delete;
+  DeviceStats& operator=(const DeviceStats&) = delete;
+
   StatsBlock* get() const { return block_; }
 
+  // False if a kernel was adding to them meanwhile.
+  bool Read(Counts* counts) {
+    Copy(&block_->sequence, sizeof(int64_t), &copies_->before);
+    Copy(block_, sizeof(StatsBlock), &copies_->block);
+    Copy(&block_->sequence, sizeof(int64_t), &copies_->after);
+    stream_.Wait();
+    std::copy_n(copies_->block.counts, kCounterCount, counts->values);
+    return copies_->before % 2 == 0 && copies_->before == copies_->after;
+  }
+
  private:
+  struct Copies {
+    int64_t before = 0;
+    StatsBlock block;
+    int64_t after = 0;
+  };
+
+  void Copy(const void* from, size_t bytes, void* to) const {
+    RequireCuda(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToHost, stream_.get()), "copy");
+  }
+
+  Stream stream_;
   StatsBlock* block_;
+  Copies* copies_;
 };
 
 // Stands first: the very first launch of the process is a captured one.
@@ -175,14 +206,14 @@ TEST(ErrorTest, ARefusedCallLeavesNoErrorPending) {
 // A processor that reads while kernels write sees whole calls.
 TEST(StatsTest, AReaderSeesOneMoment) {
   constexpr int32_t kSteps = 2000;
-  PinnedStats stats;
+  DeviceStats stats;
   DeviceGroup group(2, kSteps, stats.get());
   for (int32_t step = 0; step < kSteps; ++step) group.Step(step);
   int64_t reads = 0, moments = 0, last = 0;
   for (bool was_idle = false; !was_idle;) {
     was_idle = group.IsIdle();
     Counts counts;
-    if (!ReadCounts(stats.get(), &counts)) continue;
+    if (!stats.Read(&counts)) continue;
     ++reads;
     const int64_t positions = counts[Counter::kHits] + counts[Counter::kMisses] +
                               counts[Counter::kInvalid] + counts[Counter::kDuplicates];
@@ -198,43 +229,29 @@ TEST(StatsTest, AReaderSeesOneMoment) {
               static_cast<long long>(reads), static_cast<long long>(moments), kSteps);
 }
 
-// No count is lost between two device streams, whether the block is in host or device memory.
+// No count is lost between two device streams.
 TEST(StatsTest, TwoDeviceStreamsAddToOneBlock) {
   constexpr int32_t kSteps = 1000;
-  for (const bool pinned : {true, false}) {
-    PinnedStats host_stats;
-    void* device_stats = nullptr;
-    RequireCuda(cudaMalloc(&device_stats, sizeof(StatsBlock)), "cudaMalloc");
-    Stream stream;
-    RequireCuda(cudaMemsetAsync(device_stats, 0, sizeof(StatsBlock), stream.get()), "memset");
-    stream.Wait();
-    auto* const stats = pinned ? host_stats.get() : static_cast<StatsBlock*>(device_stats);
-    DeviceGroup a(3, kSteps, stats), b(4, kSteps, stats);
-    for (int32_t step = 0; step < kSteps; ++step) {
-      a.Step(step);
-      b.Step(step);
-    }
-    a.Wait();
-    b.Wait();
-    StatsBlock block;
-    RequireCuda(cudaMemcpyAsync(&block, stats, sizeof(block), cudaMemcpyDefault, stream.get()),
-                "download");
-    stream.Wait();
-    RequireCuda(cudaFree(device_stats), "cudaFree");
-    Counts counts;
-    ASSERT_TRUE(ReadCounts(&block, &counts)) << pinned;
-    EXPECT_EQ(counts[Counter::kSteps], 2 * kSteps) << pinned;
-    EXPECT_EQ(counts[Counter::kHits] + counts[Counter::kMisses] + counts[Counter::kInvalid] +
-                  counts[Counter::kDuplicates],
-              2 * int64_t{kSteps} * kRegions * kTopK)
-        << pinned;
+  DeviceStats stats;
+  DeviceGroup a(3, kSteps, stats.get()), b(4, kSteps, stats.get());
+  for (int32_t step = 0; step < kSteps; ++step) {
+    a.Step(step);
+    b.Step(step);
   }
+  a.Wait();
+  b.Wait();
+  Counts counts;
+  ASSERT_TRUE(stats.Read(&counts));
+  EXPECT_EQ(counts[Counter::kSteps], 2 * kSteps);
+  EXPECT_EQ(counts[Counter::kHits] + counts[Counter::kMisses] + counts[Counter::kInvalid] +
+                counts[Counter::kDuplicates],
+            2 * int64_t{kSteps} * kRegions * kTopK);
 }
 
 // Another process invalidates while a step runs: the state stays one that every step can use.
 TEST(InvalidateTest, BesideSteps) {
   constexpr int32_t kSteps = 2000;
-  PinnedStats stats;
+  DeviceStats stats;
   DeviceGroup group(5, kSteps, stats.get());
   Stream other;
   void* workspace = nullptr;
@@ -263,7 +280,7 @@ TEST(InvalidateTest, BesideSteps) {
     }
   }
   Counts counts;
-  ASSERT_TRUE(ReadCounts(stats.get(), &counts));
+  ASSERT_TRUE(stats.Read(&counts));
   EXPECT_GT(counts[Counter::kInvalidatedCopies], 0);
   EXPECT_EQ(counts[Counter::kStateRepairs], 0);
   RequireCuda(cudaFree(workspace), "cudaFree");

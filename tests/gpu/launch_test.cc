@@ -75,6 +75,12 @@ TEST_F(LaunchTest, ThreadsAreWholeWarpsOfOneBlock) {
   }
 }
 
+TEST_F(LaunchTest, CopyingBlocksAreNotNegative) {
+  ExpectRefused("copying_blocks", [](auto*, LaunchOptions* o) { o->copying_blocks = -1; });
+  EXPECT_EQ(ReplayPlan(group_.ReplayPlan(), nullptr, {.copying_blocks = -1}),
+            cudaErrorInvalidValue);
+}
+
 TEST_F(LaunchTest, ShapesAreChecked) {
   const auto shape = [this](const char* what, const std::function<void(GroupShape*)>& change) {
     ExpectRefused(what, [&](SwapInParams* p, auto*) { change(&p->shape); });

@@ -23,8 +23,9 @@ uint64_t Seed() { return static_cast<uint64_t>(FromEnvironment("KVTIER_PARITY_SE
 std::string PlayOnGpu(const ParityCase& c, bool graph) {
   const Implementation cuda = Cuda({.name = graph ? "CudaGraph" : "CudaEager",
                                     .threads = c.threads,
+                                    .copying_blocks = graph ? 3 : 0,
                                     .graph = graph,
-                                    .shared_in_host_memory = graph});
+                                    .generations_in_host_memory = graph});
   return PlayParity(c, Seed() + (graph ? 1 : 0), FromEnvironment("KVTIER_PARITY_STEPS", c.steps),
                     Reference(), cuda);
 }
@@ -46,7 +47,7 @@ TEST(LargeCalls, LaunchedOneByOne) {
 
 TEST(LargeCalls, ReplayedFromGraphs) {
   const Implementation cuda =
-      Cuda({.name = "CudaGraph", .graph = true, .shared_in_host_memory = true});
+      Cuda({.name = "CudaGraph", .graph = true, .generations_in_host_memory = true});
   EXPECT_EQ(PlayLargeCalls(Seed() + 1, 20, Reference(), cuda), "");
 }
 

@@ -11,7 +11,8 @@
 # Each check writes $OUT/NAME.log ($OUT is ./gpu_logs unless set); the logs of those that passed
 # end up in $OUT/passed.log. A table comes last. A check that fails, takes too long, or skips a
 # test, as all do without a GPU, does not stop the others, but the status is then 1.
-# KVTIER_PARITY_STEPS sets the random steps of each shape, KVTIER_PARITY_SEED their seed.
+# KVTIER_PARITY_STEPS sets the random steps of each shape, KVTIER_PARITY_SEED their seed, and
+# KVTIER_COPYING_BLOCKS the blocks that copy in the benchmark.
 set -uo pipefail
 here="$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)"
 logs="${OUT:-gpu_logs}"
@@ -118,7 +119,7 @@ sanitize() {
 }
 
 benchmark() {
-  check benchmark 180 "$here/swap_in_smoke_benchmark"
+  check benchmark 180 "$here/swap_in_smoke_benchmark" "${KVTIER_COPYING_BLOCKS:-0}"
   [[ -f "$logs/benchmark.log" ]] || sed -n '/^=== benchmark/,$p' "$logs/passed.log"
 }
 
