@@ -37,13 +37,14 @@ namespace kvtier::cuda {
 
 class Resolver {
  public:
-  // Pointers into the block's tables; the request's rows and their number are there already.
+  // Pointers into the block's tables; the request's rows and their number are there already. The
+  // slot table is 2^spread times as large as it must be.
   __device__ Resolver(const SwapInParams& p, const StepPlan& plan, const Tables& tables,
-                      int32_t region, int32_t row_count, BlockCounts counts)
+                      int32_t region, int32_t row_count, int32_t spread, BlockCounts counts)
       : p_(p),
         plan_(plan),
         t_(tables),
-        table_(tables.keys, SlotTable::EntriesFor(row_count * p.shape.top_k + row_count)),
+        table_(tables.keys, SlotTable::EntriesFor(row_count * p.shape.top_k + row_count) << spread),
         counts_(counts),
         region_(region),
         row_count_(row_count),
@@ -85,6 +86,8 @@ class Resolver {
   static constexpr int32_t kUnclaimed = INT32_MAX;  // in place[]: no hot slot (yet)
   static constexpr int32_t kUnseen = INT32_MAX;     // in first[]
   static constexpr uint16_t kUnusable = 0x8000;     // in evictable[]
+  // Loads that a thread issues before it uses the first: their latencies overlap.
+  static constexpr int32_t kLoads = 4;
 
   // A position as one lane sees it: lane l of the warp that handles word w.
   struct Position {
@@ -106,11 +109,14 @@ class Resolver {
 
   __device__ void Clear();
   __device__ bool LoadOrder();
+  __device__ bool KeepEntry(int32_t index, int16_t entry);
   __device__ void MarkBadEntries();
   __device__ int32_t SlotAt(int64_t at) const;
   __device__ void InsertNewest();
   __device__ void InsertPositions();
+  __device__ void InsertWord(int32_t word, int32_t slot);
   __device__ bool WalkOrder();
+  __device__ bool WalkWord(int32_t word, int32_t slot);
   __device__ void KeepOldestClaims();
   __device__ bool FindMisses();
   __device__ void Reorder();

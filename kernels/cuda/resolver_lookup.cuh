@@ -16,22 +16,32 @@ __device__ inline void Resolver::Clear() {
 }
 
 // Copies the order; every entry is read once, and only the copy is used from then on. True if
-// this thread met an entry that is no hot slot, or is one that another thread has met. Uses
-// the hits as a bitmap of hot slots.
+// this thread met an entry that is no hot slot, or is one that another thread has met.
 __device__ inline bool Resolver::LoadOrder() {
   bool damaged = false;
-  for (int32_t i = Thread(); i < hot_size_; i += ThreadCount()) {
-    const int16_t entry = LoadRelaxed(lru_ + i);
-    t_.order[i] = entry;
-    const auto hot_slot = static_cast<uint16_t>(entry);  // a negative one is 32768 or more
-    if (hot_slot >= hot_size_) {
-      damaged = true;
-      continue;
+  for (int32_t start = Thread(); start < hot_size_; start += kLoads * ThreadCount()) {
+    int16_t entries[kLoads];
+#pragma unroll
+    for (int32_t k = 0; k < kLoads; ++k) {
+      const int32_t i = start + k * ThreadCount();
+      if (i < hot_size_) entries[k] = LoadRelaxed(lru_ + i);
     }
-    const uint32_t bit = 1u << (hot_slot % kWarpThreads);
-    damaged |= (atomicOr(t_.hits + hot_slot / kWarpThreads, bit) & bit) != 0;
+#pragma unroll
+    for (int32_t k = 0; k < kLoads; ++k) {
+      const int32_t i = start + k * ThreadCount();
+      if (i < hot_size_) damaged |= KeepEntry(i, entries[k]);
+    }
   }
   return damaged;
+}
+
+// Uses the hits as a bitmap of hot slots that were met.
+__device__ inline bool Resolver::KeepEntry(int32_t index, int16_t entry) {
+  t_.order[index] = entry;
+  const auto hot_slot = static_cast<uint16_t>(entry);  // a negative one is 32768 or more
+  if (hot_slot >= hot_size_) return true;
+  const uint32_t bit = 1u << (hot_slot % kWarpThreads);
+  return (atomicOr(t_.hits + hot_slot / kWarpThreads, bit) & bit) != 0;
 }
 
 // The order as the sequential contract reads it: of the entries that name a hot slot the oldest
@@ -73,41 +83,70 @@ __device__ inline void Resolver::InsertNewest() {
 }
 
 __device__ inline void Resolver::InsertPositions() {
-  for (int32_t w = Warp(); w < position_words_; w += WarpCount()) {
-    const Position position = PositionOf(w);
-    const int32_t slot = position.exists ? SlotAt(position.at) : kNone;
-    if (slot >= 0) {
-      const int32_t entry = table_.Insert(slot);
-      atomicMin(t_.first + entry, w * kWarpThreads + Lane());
-      p_.hot_indices[position.at] = PendingOf(entry);
-    } else if (position.exists) {
-      p_.hot_indices[position.at] = kNone;
+  for (int32_t start = Warp(); start < position_words_; start += kLoads * WarpCount()) {
+    int32_t slots[kLoads];
+#pragma unroll
+    for (int32_t k = 0; k < kLoads; ++k) {
+      const int32_t w = start + k * WarpCount();
+      slots[k] = kNone;
+      if (w >= position_words_) continue;
+      const Position position = PositionOf(w);
+      if (position.exists) slots[k] = SlotAt(position.at);
     }
-    counts_.CountLanes(Counter::kInvalid, position.exists && slot < 0);
+#pragma unroll
+    for (int32_t k = 0; k < kLoads; ++k) {
+      const int32_t w = start + k * WarpCount();
+      if (w < position_words_) InsertWord(w, slots[k]);
+    }
   }
+}
+
+__device__ inline void Resolver::InsertWord(int32_t word, int32_t slot) {
+  const Position position = PositionOf(word);
+  if (slot >= 0) {
+    const int32_t entry = table_.Insert(slot);
+    atomicMin(t_.first + entry, word * kWarpThreads + Lane());
+    p_.hot_indices[position.at] = PendingOf(entry);
+  } else if (position.exists) {
+    p_.hot_indices[position.at] = kNone;
+  }
+  counts_.CountLanes(Counter::kInvalid, position.exists && slot < 0);
 }
 
 // True if this thread met an owner that another order entry owns too.
 __device__ inline bool Resolver::WalkOrder() {
   bool claimed_twice = false;
-  for (int32_t w = Warp(); w < order_words_; w += WarpCount()) {
-    const int32_t i = w * kWarpThreads + Lane();
-    bool hit = false;
-    if (i < hot_size_ && !IsBad(i)) {
-      int32_t* const owner = owner_ + t_.order[i];
-      const int32_t slot = LoadRelaxed(owner);
-      const int32_t entry = slot < 0 ? kNone : table_.Find(slot);
-      if (entry >= 0 && t_.first[entry] < 0) {
-        // The newest row is being rewritten, so a copy of what was there before is stale.
-        StoreRelaxed(owner, kNone);
-      } else if (entry >= 0) {
-        hit = true;
-        claimed_twice |= atomicMin(t_.place + entry, i) != kUnclaimed;
-      }
+  for (int32_t start = Warp(); start < order_words_; start += kLoads * WarpCount()) {
+    int32_t slots[kLoads];
+#pragma unroll
+    for (int32_t k = 0; k < kLoads; ++k) {
+      const int32_t i = (start + k * WarpCount()) * kWarpThreads + Lane();
+      slots[k] = kNone;
+      if (i < hot_size_ && !IsBad(i)) slots[k] = LoadRelaxed(owner_ + t_.order[i]);
     }
-    const uint32_t hits = __ballot_sync(kAllLanes, hit);
-    if (Lane() == 0) t_.hits[w] = hits;
+#pragma unroll
+    for (int32_t k = 0; k < kLoads; ++k) {
+      const int32_t w = start + k * WarpCount();
+      if (w < order_words_) claimed_twice |= WalkWord(w, slots[k]);
+    }
   }
+  return claimed_twice;
+}
+
+// `slot` is what the hot slot at this lane's order index owns.
+__device__ inline bool Resolver::WalkWord(int32_t word, int32_t slot) {
+  const int32_t i = word * kWarpThreads + Lane();
+  const int32_t entry = slot < 0 ? kNone : table_.Find(slot);
+  bool hit = false, claimed_twice = false;
+  if (entry >= 0 && t_.first[entry] < 0) {
+    // The newest row is being rewritten, so a copy of what was there before is stale.
+    StoreRelaxed(owner_ + t_.order[i], kNone);
+  } else if (entry >= 0) {
+    hit = true;
+    claimed_twice = atomicMin(t_.place + entry, i) != kUnclaimed;
+  }
+  const uint32_t hits = __ballot_sync(kAllLanes, hit);
+  if (Lane() == 0) t_.hits[word] = hits;
   return claimed_twice;
 }
 

@@ -12,6 +12,9 @@
 namespace kvtier::cuda {
 namespace {
 
+// A slot table twice as large as it must be is at most a third full. More costs more to clear.
+constexpr int32_t kSpreadMax = 1;
+
 struct ResolveArgs {
   SwapInParams p;  // its layers are not for this kernel
   StepPlan plan;
@@ -59,7 +62,7 @@ __global__ void __launch_bounds__(kBlockThreadsMax)
     }
     __syncthreads();
     const int32_t row_count = *tables.word;
-    Resolver(a.p, a.plan, tables, region, row_count, counts).Run();
+    Resolver(a.p, a.plan, tables, region, row_count, a.sizes.spread, counts).Run();
   } else {
     MaskRow(a.p, a.plan, row);
     if (role == RowRole::kRejected && Thread() == 0) counts.Add(Counter::kRejectedRows, 1);
@@ -74,31 +77,43 @@ int32_t RowsOfRequestMax(const GroupShape& shape) {
   return std::max(1, std::min(rows, kHotSizeMax / std::max(1, shape.top_k)));
 }
 
-// Bytes of a region's tables in the workspace; 0 if they fit into the shared memory of a block on
-// the current device. Without a device: as if they didn't.
-int64_t TablesOfRegion(const GroupShape& shape, int32_t num_rows) {
+// How large the tables of a call are, and where they lie.
+struct TablePlace {
+  TableSizes sizes;
+  int64_t bytes_of_region;  // in the workspace; 0: in shared memory
+};
+
+// The largest slot table for which the shared memory of a block on the current device suffices: in
+// a sparse one searches end sooner. Without a device: as if none did.
+TablePlace PlaceTables(const GroupShape& shape, int32_t num_rows) {
   const int32_t rows_max = RowsOfRequestMax(shape);
-  const TableBytes bytes = MakeTableBytes(MakeTableSizes(shape, std::clamp(num_rows, 1, rows_max)));
+  const int32_t rows = std::clamp(num_rows, 1, rows_max);
   int32_t shared_max = 0;
-  const cudaError_t error = DeviceAttribute(cudaDevAttrMaxSharedMemoryPerBlockOptin, &shared_max);
-  if (error == cudaSuccess && bytes.small + bytes.large <= shared_max) return 0;
-  return AlignUp(MakeTableBytes(MakeTableSizes(shape, rows_max)).large);
+  if (DeviceAttribute(cudaDevAttrMaxSharedMemoryPerBlockOptin, &shared_max) != cudaSuccess) {
+    shared_max = 0;
+  }
+  for (int32_t spread = kSpreadMax; spread >= 0; --spread) {
+    const TableSizes sizes = MakeTableSizes(shape, rows, spread);
+    const TableBytes bytes = MakeTableBytes(sizes);
+    if (bytes.small + bytes.large <= shared_max) return {sizes, 0};
+  }
+  const int64_t bytes_max = MakeTableBytes(MakeTableSizes(shape, rows_max, 0)).large;
+  return {MakeTableSizes(shape, rows, 0), AlignUp(bytes_max)};
 }
 
 cudaError_t Resolve(const SwapInParams& params, const StepPlan& plan, const WorkspaceLayout& layout,
-                    int64_t tables_of_region, uint8_t* workspace, int32_t threads,
+                    const TablePlace& place, uint8_t* workspace, int32_t threads,
                     cudaStream_t stream) {
   ResolveArgs args;
   args.p = params;
   args.plan = plan;
-  args.sizes =
-      MakeTableSizes(params.shape, std::min(params.shape.rows_per_request, params.num_rows));
+  args.sizes = place.sizes;
   args.header = reinterpret_cast<WorkspaceHeader*>(workspace);
   args.tables = workspace + layout.tables;
-  args.tables_of_region = tables_of_region;
+  args.tables_of_region = place.bytes_of_region;
   const TableBytes bytes = MakeTableBytes(args.sizes);
   args.small_bytes = bytes.small;
-  if (tables_of_region > 0) {
+  if (place.bytes_of_region > 0) {
     return Launch(ResolveKernel<false>, params.num_rows, threads, bytes.small, stream, args);
   }
   return Launch(ResolveKernel<true>, params.num_rows, threads, bytes.small + bytes.large, stream,
@@ -108,7 +123,7 @@ cudaError_t Resolve(const SwapInParams& params, const StepPlan& plan, const Work
 }  // namespace
 
 int64_t WorkspaceBytes(const GroupShape& shape, int32_t num_rows) {
-  return MakeWorkspaceLayout(shape, num_rows, TablesOfRegion(shape, num_rows)).total;
+  return MakeWorkspaceLayout(shape, num_rows, PlaceTables(shape, num_rows).bytes_of_region).total;
 }
 
 cudaError_t SwapIn(const SwapInParams& params, void* workspace, cudaStream_t stream,
@@ -116,9 +131,9 @@ cudaError_t SwapIn(const SwapInParams& params, void* workspace, cudaStream_t str
   cudaError_t error = CheckSwapIn(params, workspace, options);
   if (error != cudaSuccess || params.num_rows == 0) return error;
   auto* const bytes = static_cast<uint8_t*>(workspace);
-  const int64_t tables_of_region = TablesOfRegion(params.shape, params.num_rows);
+  const TablePlace place = PlaceTables(params.shape, params.num_rows);
   const WorkspaceLayout layout =
-      MakeWorkspaceLayout(params.shape, params.num_rows, tables_of_region);
+      MakeWorkspaceLayout(params.shape, params.num_rows, place.bytes_of_region);
   StepPlan plan = {params.plan.slots, params.plan.hot_rows, params.plan.counts, nullptr};
   if (plan.counts == nullptr) {
     plan = {reinterpret_cast<int32_t*>(bytes + layout.slots),
@@ -126,7 +141,7 @@ cudaError_t SwapIn(const SwapInParams& params, void* workspace, cudaStream_t str
             reinterpret_cast<int32_t*>(bytes + layout.counts),
             reinterpret_cast<int32_t*>(bytes + layout.units)};
   }
-  error = Resolve(params, plan, layout, tables_of_region, bytes, options.threads, stream);
+  error = Resolve(params, plan, layout, place, bytes, options.threads, stream);
   if (error != cudaSuccess) return error;
   CopyPlanArgs args = {};
   args.plan = plan;

@@ -21,17 +21,19 @@ struct TableSizes {
   int32_t position_words;  // bits: positions
   int32_t evictables;      // hot slots that misses may draw
   int32_t entries;         // of the slot table
+  int32_t spread;          // it is 2^spread times as large as it must be
   int32_t hot_size;
 };
 
-inline TableSizes MakeTableSizes(const GroupShape& shape, int32_t rows) {
+inline TableSizes MakeTableSizes(const GroupShape& shape, int32_t rows, int32_t spread) {
   const int32_t positions = rows * shape.top_k;
   TableSizes sizes;
   sizes.rows = rows;
   sizes.order_words = (shape.hot_size + 31) / 32;
   sizes.position_words = rows * ((shape.top_k + 31) / 32);
   sizes.evictables = std::min(positions, shape.hot_size);
-  sizes.entries = SlotTable::EntriesFor(positions + rows);
+  sizes.entries = SlotTable::EntriesFor(positions + rows) << spread;
+  sizes.spread = spread;
   sizes.hot_size = shape.hot_size;
   return sizes;
 }
