@@ -25,7 +25,7 @@ class SlotTable {
     return entries;
   }
 
-  // `entries` of EntriesFor(); keys [entries].
+  // `entries` of EntriesFor(), or a larger power of two; keys [entries].
   __device__ SlotTable(int32_t* keys, int32_t entries)
       : keys_(keys), mask_(entries - 1), shift_(ShiftFor(entries)) {}
 
