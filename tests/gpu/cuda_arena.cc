@@ -63,6 +63,14 @@ bool CudaArena::MustBeginAgain() {
   return true;
 }
 
+bool MustBeginAgain(std::initializer_list<CudaArena*> arenas) {
+  bool must = false;
+  for (CudaArena* const arena : arenas) {
+    if (arena->MustBeginAgain()) must = true;
+  }
+  return must;
+}
+
 void CudaArena::Upload() {
   int64_t end = 0;  // of the array before
   for (const Array& array : arrays_) {

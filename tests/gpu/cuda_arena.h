@@ -15,6 +15,7 @@
 #include <cuda_runtime_api.h>
 
 #include <cstdint>
+#include <initializer_list>
 #include <vector>
 
 namespace kvtier::testing {
@@ -61,5 +62,8 @@ class CudaArena {
   uint8_t* device_ = nullptr;
   std::vector<Array> arrays_;
 };
+
+// True if one of the arenas says so. All of them are asked.
+bool MustBeginAgain(std::initializer_list<CudaArena*> arenas);
 
 }  // namespace kvtier::testing

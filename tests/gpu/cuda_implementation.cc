@@ -140,7 +140,7 @@ class Runner {
       device_.Begin();
       pinned_.Begin();
       name_all();
-    } while (device_.MustBeginAgain() | pinned_.MustBeginAgain());
+    } while (MustBeginAgain({&device_, &pinned_}));
     for (const int64_t size :
          {shape.top_k, shape.hot_size, shape.region_count, shape.region_stride,
           shape.rows_per_request, shape.block_size, shape.slot_count, shape.max_blocks, num_rows}) {

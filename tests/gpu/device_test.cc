@@ -82,7 +82,7 @@ class DeviceGroup {
       layer_ = fixture_.SwapIn().layers[0];
       layer_.host = pinned_.Mirror(layer_.host, fixture_.host[0].size(), true);
       layer_.hot = device_.Mirror(layer_.hot, fixture_.hot[0].size(), true);
-    } while (device_.MustBeginAgain() | pinned_.MustBeginAgain());
+    } while (MustBeginAgain({&device_, &pinned_}));
     params_.layers = &layer_;
     params_.stats = stats_;
     const int64_t bytes = cuda::WorkspaceBytes(fixture_.shape(), kRegions);
