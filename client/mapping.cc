@@ -43,14 +43,13 @@ class FileMapping final : public Mapping {
 }  // namespace
 
 absl::Status TransportError(const v1::Segment& segment) {
-  return MakeError(
-      absl::StatusCode::kUnimplemented, "NOT_IMPLEMENTED",
-      absl::StrCat("segment ", segment.segment_index(), " is passed by transport ",
-                   v1::SegmentTransport_IsValid(segment.transport())
-                       ? v1::SegmentTransport_Name(segment.transport())
-                       : absl::StrCat(static_cast<int>(segment.transport())),
-                   ", which this client library cannot map on this device"),
-      {{"feature", "transport"}});
+  const std::string name = v1::SegmentTransport_IsValid(segment.transport())
+                               ? v1::SegmentTransport_Name(segment.transport())
+                               : absl::StrCat("transport ", static_cast<int>(segment.transport()));
+  return MakeError(absl::StatusCode::kUnimplemented, "NOT_IMPLEMENTED",
+                   absl::StrCat("segment ", segment.segment_index(), " is passed by ", name,
+                                ", which this client library cannot map on this device"),
+                   {{"feature", name}});
 }
 
 absl::StatusOr<std::unique_ptr<Mapping>> MapFile(const v1::Segment& segment,

@@ -79,7 +79,7 @@ FakeCache::FakeCache(v1::CacheLayout layout) {
   answer_.set_created(true);
   answer_.mutable_device()->set_uuid("CPU-0");
   answer_.mutable_device()->set_backend("cpu");
-  for (int kind = v1::SEGMENT_KIND_HOST_POOL; kind <= v1::SEGMENT_KIND_STEP; ++kind) {
+  for (int kind = v1::SEGMENT_KIND_HOST_POOL; kind <= v1::SEGMENT_KIND_PROGRESS; ++kind) {
     v1::Segment* segment = answer_.add_segments();
     segment->set_segment_index(kind - 1);
     segment->set_kind(static_cast<v1::SegmentKind>(kind));

@@ -138,7 +138,9 @@ grpc::Status FakeDaemon::OpenSession(grpc::ServerContext*, const v1::OpenSession
   event.mutable_opened()->set_boot_id("boot-1");
   event.mutable_opened()->set_daemon_version("0.0.0-fake");
   event.mutable_opened()->set_fd_socket_path(socket_path_ + ".fd");
-  event.mutable_opened()->add_devices()->set_uuid("CPU-0");
+  v1::Device* device = event.mutable_opened()->add_devices();
+  device->set_uuid("CPU-0");
+  device->set_backend("cpu");
   writer->Write(event);
   MutexLock lock(&mutex_);
   for (;;) {

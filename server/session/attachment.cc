@@ -224,6 +224,7 @@ void Attachment::ReleaseDevice() {
   }
   scratch.clear();
   progress_registration_.reset();
+  progress_.reset();
   tier_.reset();
   AddDeviceBytes(-device_bytes());
 }

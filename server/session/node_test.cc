@@ -23,7 +23,7 @@ class NodeTest : public NodeFixture {};
 TEST_F(NodeTest, WorkerLivesAndLeavesNothing) {
   Worker worker = OpenAndAttach(SmallLayout{.layers = 2, .groups = 2}.Make());
   EXPECT_TRUE(worker.attached.created);
-  ASSERT_EQ(worker.attached.segments.size(), 6u);
+  ASSERT_EQ(worker.attached.segments.size(), 7u);
   const int32_t region = Admit(worker, "r1");
   EXPECT_EQ(region, 0);
   EXPECT_THAT(Assign(worker, "r1", 2).block_ids, ElementsAre(0, 1));
