@@ -47,7 +47,8 @@ absl::StatusOr<StepResult> ResultOf(const v1::RunStepsResponse& answer) {
 // The call. gRPC runs the On... functions on its threads; none of them blocks.
 class StepCall final : public grpc::ClientBidiReactor<v1::RunStepsRequest, v1::RunStepsResponse> {
  public:
-  explicit StepCall(std::shared_ptr<CacheState> state) : state_(std::move(state)) {
+  StepCall(std::shared_ptr<CacheState> state, DeviceStreamRef stream)
+      : state_(std::move(state)), stream_(stream) {
     state_->connection().stub()->async()->RunSteps(&context_, this);
     // Writes are begun outside the reactions; OnReadDone(false) takes the hold away.
     AddHold();
@@ -62,6 +63,15 @@ class StepCall final : public grpc::ClientBidiReactor<v1::RunStepsRequest, v1::R
   }
 
   const CacheState& state() const { return *state_; }
+
+  // Lets the daemon do `message` after all that the stream has now.
+  template <typename Request>
+  absl::Status Order(absl::StatusOr<Request>* message) {
+    if (!message->ok() || stream_ == nullptr) return message->status();
+    absl::StatusOr<int32_t> number = state_->SignalDaemon(stream_);
+    if (number.ok()) (*message)->set_after_worker(*number);
+    return number.status();
+  }
 
   absl::StatusOr<int64_t> Send(v1::RunStepsRequest request) {
     if (absl::Status status = state_->CheckCall(); !status.ok()) return status;
@@ -99,6 +109,9 @@ class StepCall final : public grpc::ClientBidiReactor<v1::RunStepsRequest, v1::R
     const absl::Duration timeout = state_->connection().options().call_timeout;
     absl::StatusOr<StepResult> result = TakeAnswer(timeout);
     if (!result.ok() && !absl::IsFailedPrecondition(result.status())) context_.TryCancel();
+    if (stream_ == nullptr || !result.ok() || !result->status.ok()) return result;
+    absl::Status ordered = state_->WaitForDaemon(result->ticket.number, stream_);
+    if (!ordered.ok()) return ordered;
     return result;
   }
 
@@ -172,6 +185,7 @@ class StepCall final : public grpc::ClientBidiReactor<v1::RunStepsRequest, v1::R
   }
 
   const std::shared_ptr<CacheState> state_;
+  const DeviceStreamRef stream_;
   grpc::ClientContext context_;
   v1::RunStepsResponse incoming_;  // gRPC's while a read is under way
 
@@ -205,7 +219,7 @@ absl::StatusOr<int64_t> Steps::SwapIn(int32_t group, int32_t num_rows, const Swa
                                       bool wait) {
   absl::StatusOr<v1::SwapInRequest> message =
       call_->state().SwapInMessage(group, num_rows, options, wait);
-  if (!message.ok()) return message.status();
+  if (absl::Status status = call_->Order(&message); !status.ok()) return status;
   v1::RunStepsRequest request;
   *request.mutable_swap_in() = *std::move(message);
   return call_->Send(std::move(request));
@@ -215,7 +229,7 @@ absl::StatusOr<int64_t> Steps::ReplayPlan(int32_t group, int32_t num_rows,
                                           const std::optional<LayerSpan>& layers, bool wait) {
   absl::StatusOr<v1::ReplayPlanRequest> message =
       call_->state().ReplayPlanMessage(group, num_rows, layers, wait);
-  if (!message.ok()) return message.status();
+  if (absl::Status status = call_->Order(&message); !status.ok()) return status;
   v1::RunStepsRequest request;
   *request.mutable_replay_plan() = *std::move(message);
   return call_->Send(std::move(request));
@@ -223,7 +237,7 @@ absl::StatusOr<int64_t> Steps::ReplayPlan(int32_t group, int32_t num_rows,
 
 absl::StatusOr<int64_t> Steps::Backup(int32_t num_rows, bool wait) {
   absl::StatusOr<v1::BackupRequest> message = call_->state().BackupMessage(num_rows, wait);
-  if (!message.ok()) return message.status();
+  if (absl::Status status = call_->Order(&message); !status.ok()) return status;
   v1::RunStepsRequest request;
   *request.mutable_backup() = *std::move(message);
   return call_->Send(std::move(request));
@@ -238,9 +252,9 @@ absl::StatusOr<int64_t> Steps::WaitTicket(int64_t ticket) {
 absl::StatusOr<StepResult> Steps::Next() { return call_->Next(); }
 int32_t Steps::in_flight() const { return call_->in_flight(); }
 
-absl::StatusOr<Steps> Steps::Open(const Cache& cache) {
+absl::StatusOr<Steps> Steps::Open(const Cache& cache, DeviceStreamRef device_stream) {
   if (absl::Status status = cache.state()->CheckCall(); !status.ok()) return status;
-  return Steps(std::make_unique<StepCall>(cache.state()));
+  return Steps(std::make_unique<StepCall>(cache.state(), device_stream));
 }
 
 }  // namespace kvtier::client

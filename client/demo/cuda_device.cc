@@ -3,16 +3,18 @@
 // Hot memory is the device's alone, so that the worker has host copies of what it writes and
 // checks: pinned, and copied on the worker's stream before and after a step. In process, a step is
 // two CUDA graphs (swap-in of all groups; backup), captured once and replayed with new inputs; over
-// RPC the daemon's stream is ordered against the worker's.
+// RPC, swap-ins streamed and backups by calls, the daemon's stream is ordered against the worker's.
 #include <cuda_runtime_api.h>
 
 #include <cstring>
 #include <numeric>
+#include <optional>
 #include <type_traits>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "client/demo/device.h"
+#include "client/steps.h"
 
 namespace kvtier::demo {
 namespace {
@@ -81,7 +83,12 @@ class GpuDevice final : public Device {
     DEMO_RETURN_IF_ERROR(Checked(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking),
                                  "cudaStreamCreate"));
     DEMO_RETURN_IF_ERROR(MirrorAll());
-    if (plane_ == Plane::kRpc) return absl::OkStatus();
+    if (plane_ == Plane::kRpc) {
+      absl::StatusOr<client::Steps> steps = client::Steps::Open(*cache_, stream_);
+      if (!steps.ok()) return steps.status();
+      steps_.emplace(*std::move(steps));
+      return absl::OkStatus();
+    }
     const auto rows = static_cast<int32_t>(view_.row_to_request.size());
     DEMO_RETURN_IF_ERROR(Capture(&swap_in_, [&] { return EnqueueSwapIn(rows); }));
     return Capture(&backup_, [&] { return cache_->BackupNewest(rows, stream_); });
@@ -227,10 +234,13 @@ class GpuDevice final : public Device {
 
   absl::Status CallSwapIn(int32_t num_rows) {
     for (int32_t g = 0; g < static_cast<int32_t>(view_.groups.size()); ++g) {
-      DEMO_RETURN_IF_ERROR(
-          cache_->SwapInRpc(g, num_rows, {.layers = kLeader, .device_stream = stream_}).status());
-      DEMO_RETURN_IF_ERROR(
-          cache_->ReplayPlanRpc(g, num_rows, std::nullopt, /*wait=*/false, stream_).status());
+      DEMO_RETURN_IF_ERROR(steps_->SwapIn(g, num_rows, {.layers = kLeader}).status());
+      DEMO_RETURN_IF_ERROR(steps_->ReplayPlan(g, num_rows).status());
+    }
+    while (steps_->in_flight() > 0) {
+      absl::StatusOr<client::StepResult> result = steps_->Next();
+      if (!result.ok()) return result.status();
+      if (!result->status.ok()) return result->status;
     }
     return absl::OkStatus();
   }
@@ -251,6 +261,7 @@ class GpuDevice final : public Device {
   const Plane plane_;
   client::CacheView view_;  // host copies of what is hot
   cudaStream_t stream_ = nullptr;
+  std::optional<client::Steps> steps_;  // of the RPC plane
   std::vector<Memory> mirrors_;
   Memory tensors_{Memory::Kind::kGpu};
   std::vector<Copied> inputs_, outputs_;

@@ -88,12 +88,12 @@ absl::StatusOr<int64_t> Attachment::EnqueueOperation(
   };
   const auto operation = std::make_shared<Operation>();
   operation->context = std::move(context);
+  if (after_worker.has_value()) waited_for_ = after_worker;
   KVTIER_RETURN_IF_ERROR(RunLocked(
       [&](DeviceStream* stream, const HotTier& tier) -> absl::Status {
         if (HostReadable()) return work(stream, tier);
         if (after_worker.has_value()) {
           KVTIER_RETURN_IF_ERROR(stream->WaitWord(Progress(kWorker), *after_worker));
-          waited_for_ = after_worker;
         }
         KVTIER_RETURN_IF_ERROR(work(stream, tier));
         return mirror_.Enqueue(stream, tier, group.value_or(0),

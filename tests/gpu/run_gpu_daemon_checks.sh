@@ -1,15 +1,25 @@
 #!/usr/bin/env bash
 # Runs the checks of a daemon and its workers that lie beside this script (tools/gpu_daemon_bundle).
 #
-#   run_gpu_daemon_checks.sh [GTEST_FILTER]
+#   run_gpu_daemon_checks.sh [GTEST_FILTER]     the tests
+#   run_gpu_daemon_checks.sh --benchmark        what a swap-in costs by plane, and the CPU's part
 #
-# The log is $OUT/daemon.log ($OUT is ./gpu_logs unless set).
+# Logs are in $OUT (./gpu_logs unless set).
 set -uo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")" || exit 1
 logs="${OUT:-$PWD/gpu_logs}"
 mkdir -p "$logs"
 export LD_LIBRARY_PATH="$PWD/lib"
 nvidia-smi --query-gpu=name,driver_version,memory.total --format=csv,noheader || true
+if [[ "${1:-}" == --benchmark ]]; then
+  timeout -k 5 120 ./plane_benchmark 2>"$logs/plane_benchmark.err" | tee "$logs/plane_benchmark.log"
+  status=${PIPESTATUS[0]}
+  for name in swap_in invalidate; do
+    timeout -k 5 60 "./${name}_benchmark" --benchmark_min_time=0.2 >"$logs/${name}_benchmark.log" 2>&1
+    cat "$logs/${name}_benchmark.log"
+  done
+  exit "$status"
+fi
 timeout -k 5 180 ./daemon_test --gtest_filter="${1:-*}" >"$logs/daemon.log" 2>&1
 status=$?
 grep -E '^\[ |Failure|steps ' -A4 "$logs/daemon.log" | grep -v '^20' | tail -60
