@@ -182,9 +182,8 @@ absl::Status Cache::BackupTensor(int32_t group, std::span<const TensorLayer> lay
       .layer_count = static_cast<int32_t>(kernel.layers.size()),
       .stats = kernel.stats,
   };
-  return state_->RunKernel(/*writes_host=*/true, [&](Device& device) {
-    return device.Backup(params, device_stream);
-  });
+  return state_->RunKernel(/*writes_host=*/true,
+                           [&](Device& device) { return device.Backup(params, device_stream); });
 }
 
 absl::Status Cache::MarkBacked(int32_t group, std::span<const int32_t> slots) {

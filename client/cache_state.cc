@@ -76,8 +76,7 @@ absl::Status CacheState::WaitForDaemon(int64_t ticket, DeviceStreamRef stream) {
 void CacheState::ReleaseWaits() {
   MutexLock lock(&mutex_);
   if (detached_ || awaited_ == 0) return;
-  std::atomic_ref<int32_t>(memory_.view().progress[1])
-      .store(awaited_, std::memory_order_release);
+  std::atomic_ref<int32_t>(memory_.view().progress[1]).store(awaited_, std::memory_order_release);
 }
 
 absl::Status CacheState::DetachedError() const {

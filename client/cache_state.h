@@ -98,8 +98,7 @@ class CacheState {
   // The number that the daemon may wait for: written when all that `stream` has now is done.
   absl::StatusOr<int32_t> SignalDaemon(DeviceStreamRef stream) KVTIER_CLIENT_EXCLUDES(mutex_);
   // What is enqueued on `stream` from now on comes after `ticket`.
-  absl::Status WaitForDaemon(int64_t ticket, DeviceStreamRef stream)
-      KVTIER_CLIENT_EXCLUDES(mutex_);
+  absl::Status WaitForDaemon(int64_t ticket, DeviceStreamRef stream) KVTIER_CLIENT_EXCLUDES(mutex_);
   // The daemon is gone: lets streams go on that wait for it.
   void ReleaseWaits() KVTIER_CLIENT_EXCLUDES(mutex_);
 

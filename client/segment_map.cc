@@ -56,9 +56,10 @@ class Finder {
     }
     if (buffer.size_bytes() < bytes ||
         buffer.size_bytes() > segment.mapping->size_bytes() - buffer.offset_bytes()) {
-      return Refuse(name, absl::StrCat("has ", buffer.size_bytes(), " bytes from byte ",
-                                       buffer.offset_bytes(), " of a segment of ",
-                                       segment.mapping->size_bytes(), "; the layout needs ", bytes));
+      return Refuse(name,
+                    absl::StrCat("has ", buffer.size_bytes(), " bytes from byte ",
+                                 buffer.offset_bytes(), " of a segment of ",
+                                 segment.mapping->size_bytes(), "; the layout needs ", bytes));
     }
     return segment.mapping->data() + buffer.offset_bytes();
   }
@@ -187,8 +188,7 @@ absl::StatusOr<CacheMemory> CacheMemory::Map(const v1::AttachCacheResponse& answ
   view.num_real_rows =
       find.Array<int32_t>("num_real_rows", buffers.num_real_rows(), v1::SEGMENT_KIND_STEP, 1)
           .data();
-  view.progress =
-      find.Array<int32_t>("progress", buffers.progress(), v1::SEGMENT_KIND_PROGRESS, 2);
+  view.progress = find.Array<int32_t>("progress", buffers.progress(), v1::SEGMENT_KIND_PROGRESS, 2);
   view.groups.resize(shape.groups.size());
   memory.kernel_arrays_.resize(shape.groups.size());
   for (size_t g = 0; g < shape.groups.size(); ++g) {

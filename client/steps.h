@@ -37,10 +37,11 @@ class Steps {
   // Verbs that were sent and whose answers Next() has not returned yet.
   static constexpr int32_t kInFlightMax = 512;
 
-  // Opens the call. It stays usable while `cache` is attached. `device_stream` on a GPU orders every
-  // verb: the daemon's work comes after all that the stream has when the verb is sent, and what is
-  // enqueued on it after Next() has returned an answer comes after that verb's work. Errors: as for
-  // every function of client/cache.h; that the daemon refuses the call shows in Next().
+  // Opens the call. It stays usable while `cache` is attached. `device_stream` on a GPU orders
+  // every verb: the daemon's work comes after all that the stream has when the verb is sent, and
+  // what is enqueued on it after Next() has returned an answer comes after that verb's work.
+  // Errors: as for every function of client/cache.h; that the daemon refuses the call shows in
+  // Next().
   static absl::StatusOr<Steps> Open(const Cache& cache, DeviceStreamRef device_stream = nullptr);
 
   Steps(Steps&& other) noexcept;
@@ -49,8 +50,9 @@ class Steps {
   ~Steps();
 
   // Each sends one verb and returns its step id: 1, 2, 3, ... Arguments and checks as the calls of
-  // the same name in client/cache.h; options.device_stream is not looked at. Errors: FIELD_INVALID; FAILED_PRECONDITION with kInFlightMax
-  // verbs in flight (call Next first); the call's own error once it is broken.
+  // the same name in client/cache.h; options.device_stream is not looked at. Errors: FIELD_INVALID;
+  // FAILED_PRECONDITION with kInFlightMax verbs in flight (call Next first); the call's own error
+  // once it is broken.
   absl::StatusOr<int64_t> SwapIn(int32_t group, int32_t num_rows, const SwapInOptions& options = {},
                                  bool wait = false);
   absl::StatusOr<int64_t> ReplayPlan(int32_t group, int32_t num_rows,

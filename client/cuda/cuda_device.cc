@@ -108,8 +108,8 @@ class CudaDevice final : public Device {
     absl::Status status = CudaStatus(cudaMalloc(&workspace_, static_cast<size_t>(bytes)),
                                      absl::StrCat("cudaMalloc of ", bytes, " bytes of scratch"));
     if (!status.ok()) return status;
-    status = CudaStatus(
-        cudaMemsetAsync(workspace_, 0, static_cast<size_t>(bytes), copy_stream_), "cudaMemset");
+    status = CudaStatus(cudaMemsetAsync(workspace_, 0, static_cast<size_t>(bytes), copy_stream_),
+                        "cudaMemset");
     if (!status.ok()) return status;
     return CudaStatus(cudaStreamSynchronize(copy_stream_), "cudaMemset");
   }

@@ -17,8 +17,8 @@ template <typename Function>
 absl::Status Find(const char* name, Function* function) {
   void* found = nullptr;
   cudaDriverEntryPointQueryResult result = cudaDriverEntryPointSymbolNotFound;
-  const cudaError_t error = cudaGetDriverEntryPointByVersion(name, &found, kDriverVersion,
-                                                             cudaEnableDefault, &result);
+  const cudaError_t error =
+      cudaGetDriverEntryPointByVersion(name, &found, kDriverVersion, cudaEnableDefault, &result);
   if (error == cudaSuccess && result == cudaDriverEntryPointSuccess) {
     *function = reinterpret_cast<Function>(found);
     return absl::OkStatus();

@@ -74,15 +74,14 @@ class RegisteredMapping final : public Mapping {
                            (read_only ? cudaHostRegisterReadOnly : 0U);
     for (int64_t begin = 0; begin < size_bytes(); begin += kRegisterChunkBytes) {
       const int64_t bytes = std::min(kRegisterChunkBytes, size_bytes() - begin);
-      const cudaError_t error =
-          cudaHostRegister(data() + begin, static_cast<size_t>(bytes), flags);
+      const cudaError_t error = cudaHostRegister(data() + begin, static_cast<size_t>(bytes), flags);
       if (error != cudaSuccess) {
         cudaGetLastError();
-        return MakeError(absl::StatusCode::kResourceExhausted, "LIMIT_REACHED",
-                         absl::StrCat("host memory: registering ", bytes,
-                                      " bytes with the CUDA driver: ", cudaGetErrorString(error)),
-                         {{"requested_bytes", absl::StrCat(bytes)},
-                          {"device_error", cudaGetErrorName(error)}});
+        return MakeError(
+            absl::StatusCode::kResourceExhausted, "LIMIT_REACHED",
+            absl::StrCat("host memory: registering ", bytes,
+                         " bytes with the CUDA driver: ", cudaGetErrorString(error)),
+            {{"requested_bytes", absl::StrCat(bytes)}, {"device_error", cudaGetErrorName(error)}});
       }
       chunks_.push_back(data() + begin);
     }
@@ -122,14 +121,15 @@ absl::StatusOr<std::unique_ptr<Mapping>> ImportFd(const Driver& driver, int ordi
   prop.requestedHandleTypes = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
   prop.location = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = ordinal};
   size_t unit = 0;
-  absl::Status status = driver.Status(driver.granularity(&unit, &prop, CU_MEM_ALLOC_GRANULARITY_RECOMMENDED),
-      "cuMemGetAllocationGranularity");
+  absl::Status status =
+      driver.Status(driver.granularity(&unit, &prop, CU_MEM_ALLOC_GRANULARITY_RECOMMENDED),
+                    "cuMemGetAllocationGranularity");
   if (!status.ok()) return status;
   const size_t bytes = (static_cast<size_t>(segment.size_bytes()) + unit - 1) / unit * unit;
   CUmemGenericAllocationHandle handle = 0;
   status = driver.Status(driver.import(&handle, reinterpret_cast<void*>(static_cast<intptr_t>(*fd)),
-                    CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR),
-      absl::StrCat(NameOf(segment), ": cuMemImportFromShareableHandle"));
+                                       CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR),
+                         absl::StrCat(NameOf(segment), ": cuMemImportFromShareableHandle"));
   if (!status.ok()) return status;
   // A mapping keeps the memory; the handle is needed only to make it.
   const absl::Cleanup release = [&] { (void)driver.release(handle); };
@@ -138,7 +138,7 @@ absl::StatusOr<std::unique_ptr<Mapping>> ImportFd(const Driver& driver, int ordi
   if (!status.ok()) return status;
   absl::Cleanup free = [&] { (void)driver.free(address, bytes); };
   status = driver.Status(driver.map(address, bytes, 0, handle, 0),
-                        absl::StrCat(NameOf(segment), ": cuMemMap of ", bytes, " bytes"));
+                         absl::StrCat(NameOf(segment), ": cuMemMap of ", bytes, " bytes"));
   if (!status.ok()) return status;
   absl::Cleanup unmap = [&] { (void)driver.unmap(address, bytes); };
   CUmemAccessDesc access = {};
@@ -156,16 +156,14 @@ absl::StatusOr<std::unique_ptr<Mapping>> OpenIpc(int ordinal, const v1::Segment&
   cudaIpcMemHandle_t handle = {};
   if (segment.ipc_handle().size() != sizeof(handle) || segment.size_bytes() <= 0 ||
       segment.offset_bytes() < 0 || segment.read_only()) {
-    return MalformedAnswer(absl::StrCat(NameOf(segment), " has an IPC handle of ",
-                                        segment.ipc_handle().size(), " bytes, ",
-                                        segment.size_bytes(), " bytes of memory from offset ",
-                                        segment.offset_bytes()));
+    return MalformedAnswer(absl::StrCat(
+        NameOf(segment), " has an IPC handle of ", segment.ipc_handle().size(), " bytes, ",
+        segment.size_bytes(), " bytes of memory from offset ", segment.offset_bytes()));
   }
   std::memcpy(&handle, segment.ipc_handle().data(), sizeof(handle));
   const ScopedDevice current(ordinal);
   void* base = nullptr;
-  const cudaError_t error =
-      cudaIpcOpenMemHandle(&base, handle, cudaIpcMemLazyEnablePeerAccess);
+  const cudaError_t error = cudaIpcOpenMemHandle(&base, handle, cudaIpcMemLazyEnablePeerAccess);
   if (error != cudaSuccess) {
     return CudaStatus(error, absl::StrCat(NameOf(segment), ": cudaIpcOpenMemHandle"));
   }

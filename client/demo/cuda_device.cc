@@ -24,8 +24,8 @@ absl::Status Checked(cudaError_t error, const char* what) {
   return absl::InternalError(absl::StrCat(what, ": ", cudaGetErrorString(error)));
 }
 
-#define DEMO_RETURN_IF_ERROR(expression)                                   \
-  do {                                                                     \
+#define DEMO_RETURN_IF_ERROR(expression)                                    \
+  do {                                                                      \
     if (absl::Status status_ = (expression); !status_.ok()) return status_; \
   } while (false)
 
@@ -80,8 +80,8 @@ class GpuDevice final : public Device {
   }
 
   absl::Status Start() {
-    DEMO_RETURN_IF_ERROR(Checked(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking),
-                                 "cudaStreamCreate"));
+    DEMO_RETURN_IF_ERROR(
+        Checked(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking), "cudaStreamCreate"));
     DEMO_RETURN_IF_ERROR(MirrorAll());
     if (plane_ == Plane::kRpc) {
       absl::StatusOr<client::Steps> steps = client::Steps::Open(*cache_, stream_);
@@ -137,8 +137,7 @@ class GpuDevice final : public Device {
     std::vector<const uint8_t*> layers;
     for (const std::vector<uint8_t>& layer : rows.layers) layers.push_back(put(layer));
     DEMO_RETURN_IF_ERROR(copied_);
-    DEMO_RETURN_IF_ERROR(
-        BackupPrefill(cache_, rows, layers, source, slots, regions, stream_));
+    DEMO_RETURN_IF_ERROR(BackupPrefill(cache_, rows, layers, source, slots, regions, stream_));
     return Checked(cudaStreamSynchronize(stream_), "prefill");
   }
 
@@ -181,9 +180,8 @@ class GpuDevice final : public Device {
       DEMO_RETURN_IF_ERROR(Mirror(&group.plan_counts, &outputs_));
       for (client::LayerRows& layer : group.layers) {
         const client::Rows device = layer.hot;
-        DEMO_RETURN_IF_ERROR(MirrorBytes(device.data(),
-                                         StorageBytes(device.layout(), device.row_count()),
-                                         &outputs_));
+        DEMO_RETURN_IF_ERROR(MirrorBytes(
+            device.data(), StorageBytes(device.layout(), device.row_count()), &outputs_));
         layer.hot = client::Rows(static_cast<uint8_t*>(outputs_.back().host), device.layout(),
                                  device.row_count());
       }
@@ -193,9 +191,9 @@ class GpuDevice final : public Device {
 
   absl::Status Upload(int32_t num_rows) {
     for (const Copied& each : inputs_) {
-      copied_.Update(Checked(cudaMemcpyAsync(each.device, each.host, each.bytes,
-                                             cudaMemcpyHostToDevice, stream_),
-                             "copy of inputs"));
+      copied_.Update(Checked(
+          cudaMemcpyAsync(each.device, each.host, each.bytes, cudaMemcpyHostToDevice, stream_),
+          "copy of inputs"));
     }
     for (size_t g = 0; g < view_.groups.size(); ++g) {
       const client::GroupView& device = cache_->view().groups[g];
@@ -204,9 +202,9 @@ class GpuDevice final : public Device {
         for (size_t l = 0; l < device.layers.size(); ++l) {
           const auto to = device.layers[l].hot.value(hot_row);
           const auto from = view_.groups[g].layers[l].hot.value(hot_row);
-          copied_.Update(Checked(cudaMemcpyAsync(to.data(), from.data(), to.size(),
-                                                 cudaMemcpyHostToDevice, stream_),
-                                 "copy of newest rows"));
+          copied_.Update(Checked(
+              cudaMemcpyAsync(to.data(), from.data(), to.size(), cudaMemcpyHostToDevice, stream_),
+              "copy of newest rows"));
         }
       }
     }
@@ -215,9 +213,9 @@ class GpuDevice final : public Device {
 
   absl::Status Download() {
     for (const Copied& each : outputs_) {
-      copied_.Update(Checked(cudaMemcpyAsync(each.host, each.device, each.bytes,
-                                             cudaMemcpyDeviceToHost, stream_),
-                             "copy of outputs"));
+      copied_.Update(Checked(
+          cudaMemcpyAsync(each.host, each.device, each.bytes, cudaMemcpyDeviceToHost, stream_),
+          "copy of outputs"));
     }
     DEMO_RETURN_IF_ERROR(copied_);
     return Checked(cudaStreamSynchronize(stream_), "swap-in");

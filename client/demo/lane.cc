@@ -130,8 +130,7 @@ void Lane::WriteInputs(Device* device, int32_t row) {
   }
 }
 
-absl::Status Lane::Check(const Device& device, int32_t group_index, int32_t row,
-                         Totals* totals) {
+absl::Status Lane::Check(const Device& device, int32_t group_index, int32_t row, Totals* totals) {
   const client::CacheView& view = device.view();
   const client::GroupView& group = view.groups[group_index];
   const std::span<const int32_t> positions = trace_->positions_of(group_index, step_);

@@ -16,8 +16,8 @@ absl::Status Step(client::Cache* cache, Device* device, const std::vector<Lane*>
   const auto num_rows = static_cast<int32_t>(batch.size());
   const auto groups = static_cast<int32_t>(cache->view().groups.size());
   for (int32_t row = 0; row < num_rows; ++row) {
-    if (absl::Status status = batch[row]->Prepare(cache, device, totals);
-        !status.ok()) return status;
+    if (absl::Status status = batch[row]->Prepare(cache, device, totals); !status.ok())
+      return status;
   }
   // Only now: blocks may have moved while other lanes prepared.
   for (int32_t row = 0; row < num_rows; ++row) batch[row]->WriteInputs(device, row);

@@ -90,9 +90,8 @@ absl::StatusOr<Descriptor> JudgeAnswer(absl::string_view answer, int flags,
   }
   const auto code = static_cast<grpc::StatusCode>(DecodeCode(answer.data()));
   if (code != grpc::StatusCode::OK) {
-    return absl::Status(ToAbslCode(code),
-                        ToUtf8(std::string(answer.data() + kStatusBytes,
-                                           answer.size() - kStatusBytes)));
+    return absl::Status(ToAbslCode(code), ToUtf8(std::string(answer.data() + kStatusBytes,
+                                                             answer.size() - kStatusBytes)));
   }
   if (descriptors.size() != 1) {
     return absl::InternalError(absl::StrCat("descriptor socket: ", descriptors.size(),
@@ -118,9 +117,9 @@ absl::StatusOr<Descriptor> ConnectFdSocket(const std::string& path) {
   sockaddr_un address = {};
   address.sun_family = AF_UNIX;
   if (path.empty() || path.size() >= sizeof(address.sun_path)) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("'", path, "' is no path of a socket: it has ", path.size(), " bytes, and 1..",
-                     sizeof(address.sun_path) - 1, " are possible"));
+    return absl::InvalidArgumentError(absl::StrCat("'", path, "' is no path of a socket: it has ",
+                                                   path.size(), " bytes, and 1..",
+                                                   sizeof(address.sun_path) - 1, " are possible"));
   }
   memcpy(address.sun_path, path.data(), path.size());
   Descriptor socket(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
@@ -172,8 +171,8 @@ absl::StatusOr<std::string> ReceiveToken(int socket) {
   // A SOCK_SEQPACKET peer that closed reads as an empty packet.
   if (size == 0) return absl::UnavailableError("descriptor socket: the peer closed it");
   if (static_cast<size_t>(size) > sizeof(bytes)) {
-    return absl::InvalidArgumentError(absl::StrCat("a token of ", size, " bytes; it has at most ",
-                                                   wire::kFdTokenBytesMax));
+    return absl::InvalidArgumentError(
+        absl::StrCat("a token of ", size, " bytes; it has at most ", wire::kFdTokenBytesMax));
   }
   return std::string(bytes, static_cast<size_t>(size));
 }

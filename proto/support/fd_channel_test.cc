@@ -99,8 +99,7 @@ TEST(FdChannel, PassesARefusal) {
 
 TEST(FdChannel, CutsLongTexts) {
   Pair pair = Connected();
-  ASSERT_TRUE(
-      SendAnswer(pair.daemon.get(), absl::InternalError(std::string(5000, 'x')), -1).ok());
+  ASSERT_TRUE(SendAnswer(pair.daemon.get(), absl::InternalError(std::string(5000, 'x')), -1).ok());
   const absl::Status status = RedeemFd(pair.client, "t", Soon()).status();
   EXPECT_EQ(status.code(), absl::StatusCode::kInternal);
   EXPECT_EQ(status.message(), std::string(wire::kFdMessageBytesMax, 'x'));
@@ -129,12 +128,12 @@ TEST(FdChannel, RefusesAnswersThatAreNone) {
   const Descriptor memory = Memory(1);
   const int before = NextDescriptor();
   const std::pair<std::string, std::vector<int>> answers[] = {
-      {"ab", {}},                                        // too short
-      {"ab", {memory.get()}},                            // too short, with a descriptor
-      {kOkBytes, {}},                                    // OK without a descriptor
-      {kOkBytes, {memory.get(), memory.get()}},          // two of them
-      {kOkBytes, std::vector<int>(60, memory.get())},    // so many that they are cut off
-      {std::string(4000, '\0'), {memory.get()}},         // too long
+      {"ab", {}},                                      // too short
+      {"ab", {memory.get()}},                          // too short, with a descriptor
+      {kOkBytes, {}},                                  // OK without a descriptor
+      {kOkBytes, {memory.get(), memory.get()}},        // two of them
+      {kOkBytes, std::vector<int>(60, memory.get())},  // so many that they are cut off
+      {std::string(4000, '\0'), {memory.get()}},       // too long
   };
   for (const auto& [bytes, fds] : answers) {
     Pair pair = Connected();
@@ -181,8 +180,7 @@ TEST(ReceiveToken, RefusesAPacketThatIsTooLong) {
 
 TEST(ReceiveToken, NeverWaits) {
   Pair pair = Connected();
-  EXPECT_EQ(ReceiveToken(pair.daemon.get()).status().code(),
-            absl::StatusCode::kResourceExhausted);
+  EXPECT_EQ(ReceiveToken(pair.daemon.get()).status().code(), absl::StatusCode::kResourceExhausted);
 }
 
 TEST(SendAnswer, NeverWaitsForAPeerThatDoesNotRead) {

@@ -24,8 +24,7 @@ static_assert(SameCode(grpc::StatusCode::DEADLINE_EXCEEDED, absl::StatusCode::kD
 static_assert(SameCode(grpc::StatusCode::NOT_FOUND, absl::StatusCode::kNotFound));
 static_assert(SameCode(grpc::StatusCode::ALREADY_EXISTS, absl::StatusCode::kAlreadyExists));
 static_assert(SameCode(grpc::StatusCode::PERMISSION_DENIED, absl::StatusCode::kPermissionDenied));
-static_assert(SameCode(grpc::StatusCode::RESOURCE_EXHAUSTED,
-                       absl::StatusCode::kResourceExhausted));
+static_assert(SameCode(grpc::StatusCode::RESOURCE_EXHAUSTED, absl::StatusCode::kResourceExhausted));
 static_assert(SameCode(grpc::StatusCode::FAILED_PRECONDITION,
                        absl::StatusCode::kFailedPrecondition));
 static_assert(SameCode(grpc::StatusCode::ABORTED, absl::StatusCode::kAborted));
@@ -43,7 +42,11 @@ size_t SequenceLength(const std::string& text, size_t at) {
   const auto byte = [&](size_t i) { return static_cast<uint8_t>(text[at + i]); };
   const uint8_t first = byte(0);
   if (first < 0x80) return 1;
-  const size_t length = first < 0xC2 ? 0 : first < 0xE0 ? 2 : first < 0xF0 ? 3 : first < 0xF5 ? 4 : 0;
+  const size_t length = first < 0xC2   ? 0
+                        : first < 0xE0 ? 2
+                        : first < 0xF0 ? 3
+                        : first < 0xF5 ? 4
+                                       : 0;
   if (length == 0 || at + length > text.size()) return 0;
   for (size_t i = 1; i < length; ++i) {
     if ((byte(i) & 0xC0) != 0x80) return 0;

@@ -78,8 +78,7 @@ TEST(ToGrpcStatus, OddBytesDoNotBreakTheMessage) {
       ToGrpcStatus(absl::InvalidArgumentError("bad \xff name"),
                    {.reason = "FIELD_INVALID", .metadata = {{"value", "a\xc0\xaf\x01\n\u00e9"}}});
   EXPECT_EQ(wire.error_message(), "bad ? name");
-  EXPECT_THAT(FromGrpcStatus(wire).details.metadata,
-              ElementsAre(Pair("value", "a??\x01\n\u00e9")));
+  EXPECT_THAT(FromGrpcStatus(wire).details.metadata, ElementsAre(Pair("value", "a??\x01\n\u00e9")));
 }
 
 TEST(ToGrpcStatus, StaysShortEnoughForATrailer) {
@@ -105,9 +104,9 @@ TEST(FromGrpcStatus, SurvivesForeignAndBrokenDetails) {
   foreign.set_domain("example.com");
   google::rpc::Status status;
   status.add_details()->PackFrom(foreign);
-  EXPECT_EQ(FromGrpcStatus({grpc::StatusCode::ABORTED, "x", status.SerializeAsString()})
-                .details.reason,
-            "");
+  EXPECT_EQ(
+      FromGrpcStatus({grpc::StatusCode::ABORTED, "x", status.SerializeAsString()}).details.reason,
+      "");
   const DecodedStatus broken =
       FromGrpcStatus({grpc::StatusCode::ABORTED, "x", "\xff\xff\xff\xff garbage"});
   EXPECT_EQ(broken.status, absl::AbortedError("x"));
@@ -117,10 +116,10 @@ TEST(FromGrpcStatus, SurvivesForeignAndBrokenDetails) {
 
 TEST(ToUtf8, KeepsValidSequencesAndReplacesTheRest) {
   EXPECT_EQ(ToUtf8("a\u00e9\u20ac\U0001f600"), "a\u00e9\u20ac\U0001f600");
-  EXPECT_EQ(ToUtf8("\xe2\x82"), "??");              // cut off
-  EXPECT_EQ(ToUtf8("\xed\xa0\x80"), "???");         // a surrogate
-  EXPECT_EQ(ToUtf8("\xf4\x90\x80\x80"), "????");    // past U+10FFFF
-  EXPECT_EQ(ToUtf8("\xe0\x80\x80"), "???");         // overlong
+  EXPECT_EQ(ToUtf8("\xe2\x82"), "??");            // cut off
+  EXPECT_EQ(ToUtf8("\xed\xa0\x80"), "???");       // a surrogate
+  EXPECT_EQ(ToUtf8("\xf4\x90\x80\x80"), "????");  // past U+10FFFF
+  EXPECT_EQ(ToUtf8("\xe0\x80\x80"), "???");       // overlong
   EXPECT_EQ(ToUtf8(std::string("\0b", 2)), std::string("\0b", 2));
 }
 

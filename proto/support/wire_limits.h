@@ -46,8 +46,7 @@ inline constexpr int kErrorMessageBytesMax = 1024;
 inline constexpr int kErrorValueBytesMax = 256;
 inline constexpr int kErrorMetadataBytesMax = 1536;
 inline constexpr int kErrorEnvelopeBytesMax = 512;  // type URLs, tags, lengths, names of trailers
-static_assert(3 * kErrorMessageBytesMax +
-                  (kErrorMessageBytesMax + kErrorMetadataBytesMax) * 4 / 3 +
+static_assert(3 * kErrorMessageBytesMax + (kErrorMessageBytesMax + kErrorMetadataBytesMax) * 4 / 3 +
                   kErrorEnvelopeBytesMax <=
               kTrailerBytesMax);
 

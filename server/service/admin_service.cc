@@ -24,8 +24,8 @@ grpc::ServerUnaryReactor* Answer(grpc::CallbackServerContext* call, const absl::
 }
 
 template <typename Response>
-grpc::ServerUnaryReactor* Answer(grpc::CallbackServerContext* call,
-                                 absl::StatusOr<Response> result, Response* response) {
+grpc::ServerUnaryReactor* Answer(grpc::CallbackServerContext* call, absl::StatusOr<Response> result,
+                                 Response* response) {
   if (result.ok()) *response = *std::move(result);
   return Answer(call, result.status());
 }

@@ -29,7 +29,12 @@ TEST(ControlExecutor, RunsAsManyAtATimeAsItHasThreads) {
   std::promise<void> first, second;
   auto first_started = first.get_future().share(), second_started = second.get_future().share();
   std::promise<void> done;
-  ASSERT_TRUE((*executor)->Submit([&] { first.set_value(); second_started.wait(); }).ok());
+  ASSERT_TRUE((*executor)
+                  ->Submit([&] {
+                    first.set_value();
+                    second_started.wait();
+                  })
+                  .ok());
   ASSERT_TRUE((*executor)
                   ->Submit([&] {
                     second.set_value();
@@ -48,7 +53,13 @@ TEST(ControlExecutor, AFullQueueRefusesAtOnceWithAHint) {
     auto executor = ControlExecutor::Start({.threads = 1, .queue_max = 2});
     ASSERT_TRUE(executor.ok()) << executor.status();
     std::promise<void> started;
-    ASSERT_TRUE((*executor)->Submit([&] { started.set_value(); released.wait(); ++ran; }).ok());
+    ASSERT_TRUE((*executor)
+                    ->Submit([&] {
+                      started.set_value();
+                      released.wait();
+                      ++ran;
+                    })
+                    .ok());
     started.get_future().wait();
     EXPECT_TRUE((*executor)->Submit([&] { ++ran; }).ok());
     EXPECT_TRUE((*executor)->Submit([&] { ++ran; }).ok());

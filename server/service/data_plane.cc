@@ -41,11 +41,11 @@ absl::StatusOr<Response> Completed(const OperationOutcome& outcome) {
 absl::Status CheckAnswerSize(const v1::SwapInResponse& response) {
   const auto bytes = static_cast<int64_t>(response.ByteSizeLong());
   if (bytes <= wire::kAnswerBytesMax) return absl::OkStatus();
-  return MakeError(absl::StatusCode::kResourceExhausted, "LIMIT_REACHED",
-                   absl::StrCat("the step was done, but its answer has ", bytes, " bytes, more than ",
-                                wire::kAnswerBytesMax,
-                                "; use the step buffers, or fewer rows in one call"),
-                   {{"limit", absl::StrCat(wire::kAnswerBytesMax)}});
+  return MakeError(
+      absl::StatusCode::kResourceExhausted, "LIMIT_REACHED",
+      absl::StrCat("the step was done, but its answer has ", bytes, " bytes, more than ",
+                   wire::kAnswerBytesMax, "; use the step buffers, or fewer rows in one call"),
+      {{"limit", absl::StrCat(wire::kAnswerBytesMax)}});
 }
 
 // Runs `enqueue(done)`, which returns a ticket and later calls its `done`, or an error.
@@ -57,8 +57,8 @@ void Run(bool wait, const Enqueue& enqueue, const Complete& complete, Done<Respo
     return ticket.ok() ? done(Enqueued<Response>(*ticket)) : done(ticket.status());
   }
   auto shared = std::make_shared<Done<Response>>(std::move(done));
-  const absl::StatusOr<int64_t> ticket = enqueue(
-      [shared, complete](OperationOutcome outcome) { (*shared)(complete(outcome)); });
+  const absl::StatusOr<int64_t> ticket =
+      enqueue([shared, complete](OperationOutcome outcome) { (*shared)(complete(outcome)); });
   if (!ticket.ok()) (*shared)(ticket.status());
 }
 
@@ -73,11 +73,11 @@ struct Waiter {
 };
 
 absl::Status TicketNotDone(int64_t ticket, absl::Duration waited) {
-  return MakeError(absl::StatusCode::kDeadlineExceeded, "DEADLINE",
-                   absl::StrCat("ticket ", ticket, " was not done within ",
-                                absl::FormatDuration(waited),
-                                "; its work goes on and can be waited for again"),
-                   {{"ticket", absl::StrCat(ticket)}});
+  return MakeError(
+      absl::StatusCode::kDeadlineExceeded, "DEADLINE",
+      absl::StrCat("ticket ", ticket, " was not done within ", absl::FormatDuration(waited),
+                   "; its work goes on and can be waited for again"),
+      {{"ticket", absl::StrCat(ticket)}});
 }
 
 absl::StatusOr<v1::WaitTicketResponse> TicketDone(const OperationOutcome& outcome) {
@@ -92,8 +92,7 @@ absl::StatusOr<v1::WaitTicketResponse> TicketDone(const OperationOutcome& outcom
 void DataPlane::SwapIn(const v1::SwapInRequest& request, Done<v1::SwapInResponse> done) const {
   absl::StatusOr<SwapInCall> call = FromProto(request);
   if (!call.ok()) return done(call.status());
-  const auto complete =
-      [](const OperationOutcome& outcome) -> absl::StatusOr<v1::SwapInResponse> {
+  const auto complete = [](const OperationOutcome& outcome) -> absl::StatusOr<v1::SwapInResponse> {
     if (!outcome.status.ok()) return outcome.status;
     v1::SwapInResponse response = SwapInToProto(outcome);
     if (absl::Status status = CheckAnswerSize(response); !status.ok()) return status;
@@ -143,13 +142,12 @@ void DataPlane::WaitTicket(const v1::WaitTicketRequest& request, absl::Time dead
   auto waiter = std::make_shared<Waiter>();
   waiter->done = std::move(done);
   const int64_t ticket = request.ticket();
-  const absl::Status status =
-      node_->OnTicket(request.session_id(), request.cache(), ticket,
-                      [waiter](const OperationOutcome& outcome) {
-                        if (!waiter->Claim()) return;
-                        waiter->alarm.Cancel();
-                        waiter->done(TicketDone(outcome));
-                      });
+  const absl::Status status = node_->OnTicket(request.session_id(), request.cache(), ticket,
+                                              [waiter](const OperationOutcome& outcome) {
+                                                if (!waiter->Claim()) return;
+                                                waiter->alarm.Cancel();
+                                                waiter->done(TicketDone(outcome));
+                                              });
   if (!status.ok()) return waiter->done(status);
   if (waiter->answered.load()) return;
   // gRPC's alarms know the machine's clock only.

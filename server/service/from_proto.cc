@@ -79,8 +79,7 @@ absl::StatusOr<RowLayout> RowFromProto(const v1::LayerLayout& layer, int32_t blo
 }
 
 int32_t DefaultHotSize(int32_t top_k) {
-  return static_cast<int32_t>(
-      std::clamp<int64_t>(int64_t{2} * top_k, 1, int64_t{kHotSizeMax}));
+  return static_cast<int32_t>(std::clamp<int64_t>(int64_t{2} * top_k, 1, int64_t{kHotSizeMax}));
 }
 
 absl::StatusOr<GroupLayout> GroupFromProto(const v1::LayerGroupLayout& from, int32_t block_size,
@@ -89,9 +88,8 @@ absl::StatusOr<GroupLayout> GroupFromProto(const v1::LayerGroupLayout& from, int
   group.top_k = from.top_k();
   group.hot_size = from.has_hot_size() ? from.hot_size() : DefaultHotSize(from.top_k());
   for (int i = 0; i < from.layers_size(); ++i) {
-    KVTIER_ASSIGN_OR_RETURN(
-        RowLayout row,
-        RowFromProto(from.layers(i), block_size, absl::StrCat(name, ".layers[", i, "]")));
+    KVTIER_ASSIGN_OR_RETURN(RowLayout row, RowFromProto(from.layers(i), block_size,
+                                                        absl::StrCat(name, ".layers[", i, "]")));
     group.layers.push_back(row);
   }
   return group;
@@ -137,9 +135,8 @@ absl::StatusOr<CacheLayout> LayoutFromProto(const v1::AttachCacheRequest& reques
                         absl::StrCat("1..", kGroupsMax, " entries long"));
   }
   for (int i = 0; i < from.groups_size(); ++i) {
-    KVTIER_ASSIGN_OR_RETURN(
-        GroupLayout group,
-        GroupFromProto(from.groups(i), layout.block_size, absl::StrCat("groups[", i, "]")));
+    KVTIER_ASSIGN_OR_RETURN(GroupLayout group, GroupFromProto(from.groups(i), layout.block_size,
+                                                              absl::StrCat("groups[", i, "]")));
     layout.groups.push_back(std::move(group));
   }
   return layout;
@@ -219,8 +216,7 @@ absl::StatusOr<absl::Duration> FromProto(absl::string_view field,
   const bool valid = duration.seconds() >= 0 && duration.seconds() <= kSecondsMax &&
                      duration.nanos() >= 0 && duration.nanos() <= 999999999;
   if (!valid) {
-    return FieldInvalid(field,
-                        absl::StrCat(duration.seconds(), " s ", duration.nanos(), " ns"),
+    return FieldInvalid(field, absl::StrCat(duration.seconds(), " s ", duration.nanos(), " ns"),
                         "a duration that is not negative, with nanos in 0..999999999");
   }
   return absl::Seconds(duration.seconds()) + absl::Nanoseconds(duration.nanos());
@@ -229,15 +225,15 @@ absl::StatusOr<absl::Duration> FromProto(absl::string_view field,
 absl::Status CheckOpenSession(const v1::OpenSessionRequest& request) {
   KVTIER_RETURN_IF_ERROR(CheckName("client_name", request.client_name(), 0));
   if (request.api_version() == 0 || request.api_version() == kApiVersion) return absl::OkStatus();
-  return FieldInvalid("api_version", absl::StrCat(request.api_version()),
-                      absl::StrCat(kApiVersion), "this daemon speaks no other version");
+  return FieldInvalid("api_version", absl::StrCat(request.api_version()), absl::StrCat(kApiVersion),
+                      "this daemon speaks no other version");
 }
 
 absl::Status CheckCacheName(absl::string_view cache) {
   KVTIER_RETURN_IF_ERROR(CheckName("cache", cache, 1));
   const bool plain = std::all_of(cache.begin(), cache.end(), [](char c) {
-    return absl::ascii_isalnum(static_cast<unsigned char>(c)) || c == '.' || c == '_' ||
-           c == '/' || c == '-';
+    return absl::ascii_isalnum(static_cast<unsigned char>(c)) || c == '.' || c == '_' || c == '/' ||
+           c == '-';
   });
   if (plain) return absl::OkStatus();
   return FieldInvalid("cache", absl::StrCat("\"", absl::Utf8SafeCHexEscape(cache), "\""),

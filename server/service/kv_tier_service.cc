@@ -92,9 +92,8 @@ grpc::ServerUnaryReactor* KvTierService::DetachCache(grpc::CallbackServerContext
                                                      v1::DetachCacheResponse* response) {
   return RunControl(
       *context, "DetachCache", [this, request, response](absl::Time deadline) -> absl::Status {
-        KVTIER_ASSIGN_OR_RETURN(
-            const bool ended,
-            node_->DetachCache(request->session_id(), request->cache(), deadline));
+        KVTIER_ASSIGN_OR_RETURN(const bool ended, node_->DetachCache(request->session_id(),
+                                                                     request->cache(), deadline));
         response->set_cache_ended(ended);
         return absl::OkStatus();
       });
@@ -120,9 +119,9 @@ grpc::ServerUnaryReactor* KvTierService::ReleaseRequest(grpc::CallbackServerCont
                                                         v1::ReleaseRequestResponse* response) {
   return RunControl(
       *context, "ReleaseRequest", [this, request, response](absl::Time deadline) -> absl::Status {
-        KVTIER_ASSIGN_OR_RETURN(
-            const int32_t freed, node_->ReleaseRequest(request->session_id(), request->cache(),
-                                                       request->request_id(), deadline));
+        KVTIER_ASSIGN_OR_RETURN(const int32_t freed,
+                                node_->ReleaseRequest(request->session_id(), request->cache(),
+                                                      request->request_id(), deadline));
         response->set_blocks_freed(freed);
         return absl::OkStatus();
       });
@@ -165,10 +164,9 @@ grpc::ServerUnaryReactor* KvTierService::InvalidateBlocks(
   return RunControl(
       *context, "InvalidateBlocks", [this, request, response](absl::Time deadline) -> absl::Status {
         KVTIER_RETURN_IF_ERROR(CheckBlockList(request->block_ids_size()));
-        KVTIER_ASSIGN_OR_RETURN(
-            const int64_t dropped,
-            node_->InvalidateBlocks(request->session_id(), request->cache(),
-                                    VectorOf(request->block_ids()), deadline));
+        KVTIER_ASSIGN_OR_RETURN(const int64_t dropped,
+                                node_->InvalidateBlocks(request->session_id(), request->cache(),
+                                                        VectorOf(request->block_ids()), deadline));
         response->set_invalidated_copies(dropped);
         return absl::OkStatus();
       });

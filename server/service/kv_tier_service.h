@@ -71,8 +71,8 @@ class KvTierService final : public v1::KvTier::CallbackService {
   absl::Status CheckStart(absl::Time deadline) const;
   // Fills the response; may wait until the deadline.
   using ControlVerb = std::function<absl::Status(absl::Time deadline)>;
-  grpc::ServerUnaryReactor* RunControl(const grpc::CallbackServerContext& context,
-                                       const char* name, ControlVerb verb);
+  grpc::ServerUnaryReactor* RunControl(const grpc::CallbackServerContext& context, const char* name,
+                                       ControlVerb verb);
   // Calls `start(deadline, done)` unless the deadline has passed.
   template <typename Response, typename Start>
   grpc::ServerUnaryReactor* RunData(const grpc::CallbackServerContext& context, const char* name,

@@ -32,9 +32,9 @@ void AppendValue(absl::string_view value, std::string* line) {
 }  // namespace
 
 void Log::Event(absl::string_view event, std::initializer_list<Field> fields) const {
-  std::string line = absl::StrCat(
-      absl::FormatTime("%Y-%m-%d%ET%H:%M:%E3SZ", clock_->Now(), absl::UTCTimeZone()),
-      " event=", event);
+  std::string line =
+      absl::StrCat(absl::FormatTime("%Y-%m-%d%ET%H:%M:%E3SZ", clock_->Now(), absl::UTCTimeZone()),
+                   " event=", event);
   for (const Field& field : fields) {
     absl::StrAppend(&line, " ", field.name, "=");
     AppendValue(field.value, &line);

@@ -17,6 +17,7 @@
 #include "grpcpp/grpcpp.h"
 #include "grpcpp/health_check_service_interface.h"
 #include "grpcpp/server_posix.h"
+#include "proto/kvtier/v1/errors.pb.h"
 #include "proto/support/wire_limits.h"
 #include "server/core/mutex.h"
 #include "server/core/status_macros.h"
@@ -134,13 +135,11 @@ absl::Status Server::Impl::Start() {
 absl::Status Server::Impl::OpenSockets() {
   KVTIER_ASSIGN_OR_RETURN(SocketLock lock, SocketLock::Take(options_.socket_path));
   lock_.emplace(std::move(lock));
-  KVTIER_ASSIGN_OR_RETURN(
-      UnixListener fd_listener,
-      UnixListener::Listen(fd_socket_path_, SOCK_SEQPACKET, options_.access));
+  KVTIER_ASSIGN_OR_RETURN(UnixListener fd_listener,
+                          UnixListener::Listen(fd_socket_path_, SOCK_SEQPACKET, options_.access));
   fd_listener_.emplace(std::move(fd_listener));
-  KVTIER_ASSIGN_OR_RETURN(
-      UnixListener listener,
-      UnixListener::Listen(options_.socket_path, SOCK_STREAM, options_.access));
+  KVTIER_ASSIGN_OR_RETURN(UnixListener listener,
+                          UnixListener::Listen(options_.socket_path, SOCK_STREAM, options_.access));
   listener_.emplace(std::move(listener));
   return absl::OkStatus();
 }
@@ -160,8 +159,8 @@ void Server::Impl::FillContexts() {
                     .devices = devices,
                     .listen_addresses = [this] { return listen_addresses(); },
                     .drain = [this](absl::string_view message) { Drain(message); }};
-  kv_tier_ = std::make_unique<KvTierService>(&session_context_, parts_.clock, &peers_,
-                                             executor_.get());
+  kv_tier_ =
+      std::make_unique<KvTierService>(&session_context_, parts_.clock, &peers_, executor_.get());
   admin_ = std::make_unique<AdminService>(&admin_context_);
 }
 
@@ -169,6 +168,8 @@ absl::Status Server::Impl::StartGrpc() {
   grpc::EnableDefaultHealthCheckService(true);
   // gRPC serves health without its descriptors; clients that know it by reflection want them.
   google::protobuf::LinkMessageReflection<grpc::health::v1::HealthCheckRequest>();
+  // The reasons are in no message of ours, but whoever gets one may look it up.
+  (void)v1::ErrorReason_descriptor();
   grpc::reflection::InitProtoReflectionServerBuilderPlugin();
   grpc::ServerBuilder builder;
   Configure(&builder);
@@ -181,10 +182,9 @@ absl::Status Server::Impl::StartGrpc() {
   }
   grpc_ = builder.BuildAndStart();
   if (grpc_ == nullptr) {
-    return absl::FailedPreconditionError(
-        absl::StrCat("cannot listen at a TCP address of ",
-                     absl::StrJoin(options_.tcp_addresses, ","),
-                     ": it must be host:port of this machine, and free"));
+    return absl::FailedPreconditionError(absl::StrCat(
+        "cannot listen at a TCP address of ", absl::StrJoin(options_.tcp_addresses, ","),
+        ": it must be host:port of this machine, and free"));
   }
   {
     MutexLock lock(&mutex_);
@@ -202,15 +202,15 @@ absl::Status Server::Impl::StartGrpc() {
 
 absl::Status Server::Impl::StartThreads() {
   KVTIER_ASSIGN_OR_RETURN(health_thread_, Thread::Start("kv-health", [this] { RunHealth(); }));
-  KVTIER_ASSIGN_OR_RETURN(
-      fd_server_, FdServer::Start(fd_listener_->fd(), parts_.clock, parts_.log,
-                                  [this](absl::string_view token, Peer peer) {
-                                    return parts_.node->RedeemToken(token, peer);
-                                  }));
-  KVTIER_ASSIGN_OR_RETURN(acceptor_, Acceptor::Start(listener_->fd(), parts_.log,
-                                                     [this](UniqueFd connection) {
-                                                       TakeConnection(std::move(connection));
-                                                     }));
+  KVTIER_ASSIGN_OR_RETURN(fd_server_, FdServer::Start(fd_listener_->fd(), parts_.clock, parts_.log,
+                                                      [this](absl::string_view token, Peer peer) {
+                                                        return parts_.node->RedeemToken(token,
+                                                                                        peer);
+                                                      }));
+  KVTIER_ASSIGN_OR_RETURN(acceptor_,
+                          Acceptor::Start(listener_->fd(), parts_.log, [this](UniqueFd connection) {
+                            TakeConnection(std::move(connection));
+                          }));
   return absl::OkStatus();
 }
 

@@ -126,13 +126,12 @@ TEST_F(TcpServerTest, ServesTcpWhereAsked) {
   EXPECT_EQ(server().listen_addresses()[0], "unix:" + server().socket_path());
   const std::string address = server().listen_addresses()[1];
   EXPECT_FALSE(absl::EndsWith(address, ":0")) << address;
-  auto tcp = v1::KvTier::NewStub(
-      grpc::CreateChannel(address, grpc::InsecureChannelCredentials()));
+  auto tcp = v1::KvTier::NewStub(grpc::CreateChannel(address, grpc::InsecureChannelCredentials()));
   ClientSession session(tcp.get(), "over tcp");
   v1::ListSessionsResponse sessions;
-  ASSERT_TRUE(Call(admin(), &v1::KvTierAdmin::Stub::ListSessions, v1::ListSessionsRequest(),
-                   &sessions)
-                  .ok());
+  ASSERT_TRUE(
+      Call(admin(), &v1::KvTierAdmin::Stub::ListSessions, v1::ListSessionsRequest(), &sessions)
+          .ok());
   ASSERT_THAT(sessions.sessions(), SizeIs(1));
   EXPECT_FALSE(sessions.sessions(0).has_peer_pid());
   EXPECT_FALSE(sessions.sessions(0).has_peer_uid());

@@ -87,10 +87,10 @@ void ServiceFixture::StartServer() {
   pool_ = *std::move(pool);
   const Clock* clock = &system_clock_;
   if (manual_clock_ != nullptr) clock = manual_clock_.get();
-  node_ = std::make_unique<Node>(NodeOptions{.version = "1.2.3"}, clock, backend_.get(),
-                                 pool_.get());
-  auto server = Server::Start(server_options_,
-                              {clock, node_.get(), pool_.get(), backend_.get(), log_.get()});
+  node_ =
+      std::make_unique<Node>(NodeOptions{.version = "1.2.3"}, clock, backend_.get(), pool_.get());
+  auto server =
+      Server::Start(server_options_, {clock, node_.get(), pool_.get(), backend_.get(), log_.get()});
   ASSERT_TRUE(server.ok()) << server.status();
   server_ = *std::move(server);
   channel_ = NewChannel();
@@ -212,9 +212,8 @@ void SetPatience(grpc::ClientContext* context) {
   if (status.error_code() == code && decoded.details.reason == reason) {
     return ::testing::AssertionSuccess() << reason;
   }
-  return ::testing::AssertionFailure()
-         << "code " << status.error_code() << ", reason '" << decoded.details.reason << "': "
-         << status.error_message();
+  return ::testing::AssertionFailure() << "code " << status.error_code() << ", reason '"
+                                       << decoded.details.reason << "': " << status.error_message();
 }
 
 std::string WireMetadata(const grpc::Status& status, const std::string& key) {

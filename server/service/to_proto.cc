@@ -116,8 +116,7 @@ v1::CacheBuffers BuffersOf(const CacheLayout& layout, const Arrays& arrays) {
     v1::GroupBuffers* to = buffers.add_groups();
     FillGroup(tier.groups[group], host.layers[group], tracking.backed_generation[group], arrays,
               to);
-    to->set_region_stride(
-        RegionStride(layout.groups[group].hot_size, layout.rows_per_request));
+    to->set_region_stride(RegionStride(layout.groups[group].hot_size, layout.rows_per_request));
   }
   *buffers.mutable_block_table() = arrays.In(SegmentKind::kState, tier.block_table);
   *buffers.mutable_sequence_lengths() = arrays.In(SegmentKind::kState, tier.sequence_lengths);
@@ -132,9 +131,7 @@ v1::CacheBuffers BuffersOf(const CacheLayout& layout, const Arrays& arrays) {
 
 }  // namespace
 
-std::string BackendName(BackendKind kind) {
-  return kind == BackendKind::kCuda ? "cuda" : "cpu";
-}
+std::string BackendName(BackendKind kind) { return kind == BackendKind::kCuda ? "cuda" : "cpu"; }
 
 v1::Device ToProto(const DeviceInfo& device) {
   v1::Device to;

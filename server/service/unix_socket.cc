@@ -88,8 +88,9 @@ absl::Status ClearPath(const std::string& path, int type) {
   if (lstat(path.c_str(), &file) != 0) return absl::OkStatus();  // bind says what is wrong
   if (!S_ISSOCK(file.st_mode)) {
     return Blocked(absl::StrCat("cannot create the socket ", path),
-                   S_ISDIR(file.st_mode) ? "it is a folder (Is a directory)"
-                                         : "another file is there (File exists); it was not touched");
+                   S_ISDIR(file.st_mode)
+                       ? "it is a folder (Is a directory)"
+                       : "another file is there (File exists); it was not touched");
   }
   if (IsAlive(path, type)) return InUse(path, "a process that listens there");
   if (unlink(path.c_str()) != 0) {
@@ -123,9 +124,9 @@ absl::StatusOr<std::string> CleanSocketPath(absl::string_view path) {
         absl::StrCat("the socket path \"", absl::CHexEscape(path), "\" has control characters"));
   }
   if (path.size() > kSocketPathBytesMax) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("the socket path is ", path.size(), " bytes long; the system's limit is ",
-                     kSocketPathBytesMax, " bytes: ", path));
+    return absl::InvalidArgumentError(absl::StrCat("the socket path is ", path.size(),
+                                                   " bytes long; the system's limit is ",
+                                                   kSocketPathBytesMax, " bytes: ", path));
   }
   return std::string(path);
 }

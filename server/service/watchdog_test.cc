@@ -16,7 +16,9 @@ TEST(Watchdog, CallsWhenTheTimeIsUp) {
 
 TEST(Watchdog, IsSilentOnceItIsGone) {
   bool expired = false;
-  { auto watchdog = Watchdog::Start(absl::Hours(1), [&] { expired = true; }); }
+  {
+    auto watchdog = Watchdog::Start(absl::Hours(1), [&] { expired = true; });
+  }
   EXPECT_FALSE(expired);
 }
 

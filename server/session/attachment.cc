@@ -39,8 +39,8 @@ absl::Status Attachment::Open(absl::Time deadline) {
   KVTIER_RETURN_IF_ERROR(handles.AddDevice(SegmentKind::kStep, tier_->step()));
   KVTIER_ASSIGN_OR_RETURN(progress_, SharedMemory::Create("kvtier-progress", kProgressBytes));
   if (!HostReadable()) {
-    KVTIER_ASSIGN_OR_RETURN(progress_registration_, options_.backend->RegisterHost(
-                                                        progress_->data(), kProgressBytes));
+    KVTIER_ASSIGN_OR_RETURN(progress_registration_,
+                            options_.backend->RegisterHost(progress_->data(), kProgressBytes));
   }
   KVTIER_RETURN_IF_ERROR(
       handles.AddFd(SegmentKind::kProgress, progress_->fd(), 0, kProgressBytes, false));
@@ -75,8 +75,7 @@ absl::Status Attachment::Enqueue(const Work& work, std::shared_ptr<void> context
 
 absl::StatusOr<int64_t> Attachment::EnqueueOperation(
     std::optional<int> group, std::optional<int32_t> after_worker, const Work& work,
-    std::shared_ptr<void> context,
-    std::function<void(const absl::Status&, int64_t ticket)> done) {
+    std::shared_ptr<void> context, std::function<void(const absl::Status&, int64_t ticket)> done) {
   MutexLock lock(&enqueue_mutex_);
   if (tickets_.in_flight() >= options_.operations_in_flight_max) {
     return LimitReached("operations in flight for a session and cache",
@@ -105,11 +104,12 @@ absl::StatusOr<int64_t> Attachment::EnqueueOperation(
   if (!HostReadable()) {
     notified = stream_->SignalWord(Progress(kDaemon), static_cast<int32_t>(ticket));
   }
-  if (notified.ok()) notified = NotifyLocked([self = shared_from_this(), operation, ticket,
-                                               done = std::move(done)](const absl::Status& status) {
-    if (status.ok()) self->mirror_.Arrive(operation->reading);
-    self->tickets_.Complete(ticket, status, [&](const absl::Status& s) { done(s, ticket); });
-  });
+  if (notified.ok())
+    notified = NotifyLocked([self = shared_from_this(), operation, ticket,
+                             done = std::move(done)](const absl::Status& status) {
+      if (status.ok()) self->mirror_.Arrive(operation->reading);
+      self->tickets_.Complete(ticket, status, [&](const absl::Status& s) { done(s, ticket); });
+    });
   if (notified.ok()) return ticket;
   // The device does the work, and never says so: whoever asked learns of the error alone.
   tickets_.Withdraw();

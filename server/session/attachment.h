@@ -84,8 +84,7 @@ class Attachment : public std::enable_shared_from_this<Attachment> {
   // ticket (SegmentKind::kProgress). Further errors: LIMIT_REACHED.
   absl::StatusOr<int64_t> EnqueueOperation(
       std::optional<int> group, std::optional<int32_t> after_worker, const Work& work,
-      std::shared_ptr<void> context,
-      std::function<void(const absl::Status&, int64_t ticket)> done);
+      std::shared_ptr<void> context, std::function<void(const absl::Status&, int64_t ticket)> done);
   // Enqueues pending changes of the block table, which otherwise go with the next work.
   absl::Status FlushTable();
   // Runs `passed` once all work enqueued so far, and every pending change of the block table,
@@ -127,7 +126,9 @@ class Attachment : public std::enable_shared_from_this<Attachment> {
   static constexpr size_t kContextsMax = 64;
   static constexpr int64_t kProgressBytes = 4096;
   enum Side { kWorker, kDaemon };
-  int32_t* Progress(Side side) const { return reinterpret_cast<int32_t*>(progress_->data()) + side; }
+  int32_t* Progress(Side side) const {
+    return reinterpret_cast<int32_t*>(progress_->data()) + side;
+  }
 
   absl::Status FlushTableLocked() KVTIER_REQUIRES(enqueue_mutex_);
   absl::Status NotifyLocked(std::function<void(absl::Status)> done) KVTIER_REQUIRES(enqueue_mutex_);

@@ -1,5 +1,6 @@
 #include "server/session/ticket_table.h"
 
+#include <string>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -69,10 +70,12 @@ int64_t TicketTable::in_flight() const {
 
 absl::Status TicketTable::CheckTicket(int64_t ticket) const {
   if (ticket > forgotten_ && ticket <= issued_) return absl::OkStatus();
-  return MakeError(
-      absl::StatusCode::kNotFound, "TICKET_UNKNOWN",
-      absl::StrCat("no ticket ", ticket, "; known are ", forgotten_ + 1, "..", issued_),
-      {{"ticket", absl::StrCat(ticket)}, {"limit", absl::StrCat(issued_)}});
+  const std::string known = issued_ > forgotten_
+                                ? absl::StrCat("known are ", forgotten_ + 1, "..", issued_)
+                                : "there is none yet";
+  return MakeError(absl::StatusCode::kNotFound, "TICKET_UNKNOWN",
+                   absl::StrCat("no ticket ", ticket, "; ", known),
+                   {{"ticket", absl::StrCat(ticket)}, {"limit", absl::StrCat(issued_)}});
 }
 
 }  // namespace kvtier

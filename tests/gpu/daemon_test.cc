@@ -208,11 +208,11 @@ TEST_F(PlanesTest, D12_ADeviceThatIsNotThere) {
   Daemon daemon(Options());
   auto session = daemon.Open("worker");
   ASSERT_TRUE(session.ok()) << session.status();
-  const auto cache = client::Cache::Attach(
-      *session, {.cache = "kv",
-                 .layout = demo::DemoLayout(1, 64, 2, 64),
-                 .device_uuid = "GPU-00000000-0000-0000-0000-000000000000",
-                 .wait_for_pool = absl::Minutes(1)});
+  const auto cache =
+      client::Cache::Attach(*session, {.cache = "kv",
+                                       .layout = demo::DemoLayout(1, 64, 2, 64),
+                                       .device_uuid = "GPU-00000000-0000-0000-0000-000000000000",
+                                       .wait_for_pool = absl::Minutes(1)});
   EXPECT_EQ(client::ErrorReasonOf(cache.status()), "DEVICE_UNKNOWN") << cache.status();
 }
 
@@ -230,8 +230,7 @@ TEST_F(PlanesTest, AKilledWorkerHoldsNothingUp) {
       EXPECT_EQ(other["mismatched_rows"], 0);
       EXPECT_EQ(other.Finish(), 0);
       EXPECT_TRUE(daemon.WaitForStats([](const v1::GetStatsResponse& stats) {
-        return stats.sessions() == 0 && stats.caches_size() == 0 &&
-               stats.pool().used_bytes() == 0;
+        return stats.sessions() == 0 && stats.caches_size() == 0 && stats.pool().used_bytes() == 0;
       })) << daemon.Stats().ShortDebugString();
       EXPECT_EQ(UsedDeviceBytes(&daemon), 0);
     }

@@ -52,8 +52,8 @@ class Bench : public ::testing::Test {
   void SetUp() override {
     const cudaError_t error = cudaFree(nullptr);
     if (error != cudaSuccess) GTEST_SKIP() << cudaGetErrorString(error);
-    daemon_ = std::make_unique<Daemon>(
-        DaemonOptions{.pool_bytes = int64_t{1} << 30, .backend = "cuda"});
+    daemon_ =
+        std::make_unique<Daemon>(DaemonOptions{.pool_bytes = int64_t{1} << 30, .backend = "cuda"});
     auto session = daemon_->Open("bench");
     Check(session.status());
     session_ = std::make_unique<client::Session>(*std::move(session));
@@ -110,8 +110,8 @@ class Bench : public ::testing::Test {
       std::vector<double> total, host;
       const int64_t misses = cache_->counts(0)[Counter::kMisses];
       for (size_t s = 0; s < topk_.size(); ++s) {
-        Check(cudaMemcpyAsync(cache_->view().groups[0].topk.data(), topk_[s],
-                              kRequests * kTopK * 4, cudaMemcpyHostToDevice, stream_));
+        Check(cudaMemcpyAsync(cache_->view().groups[0].topk.data(), topk_[s], kRequests * kTopK * 4,
+                              cudaMemcpyHostToDevice, stream_));
         Check(cudaStreamSynchronize(stream_));
         if (busy) Check(testing::KeepBusy(3000, busy_));
         const Clock::time_point begin = Clock::now();
@@ -124,8 +124,8 @@ class Bench : public ::testing::Test {
         total.push_back(Microseconds(end - begin));
         host.push_back(Microseconds(returned - begin));
       }
-      const int64_t per_step = (cache_->counts(0)[Counter::kMisses] - misses) /
-                               static_cast<int64_t>(topk_.size());
+      const int64_t per_step =
+          (cache_->counts(0)[Counter::kMisses] - misses) / static_cast<int64_t>(topk_.size());
       std::printf("| %s | %s | %.1f | %.1f | %.1f | %ld |\n", plane, busy ? "busy" : "idle",
                   Percentile(total, 0.5), Percentile(total, 0.99), Percentile(host, 0.5), per_step);
       std::fflush(stdout);
@@ -151,13 +151,12 @@ TEST_F(Bench, SwapInByPlane) {
   Check(cudaGraphInstantiate(&executable, graph, 0));
   Measure("in-process, graph", [&] {
     return cudaGraphLaunch(executable, stream_) == cudaSuccess ? absl::OkStatus()
-                                                              : absl::InternalError("launch");
+                                                               : absl::InternalError("launch");
   });
   Measure("in-process, eager",
           [&] { return cache_->SwapIn(0, kRequests, {.device_stream = stream_}); });
-  Measure("RPC, unary, streams ordered", [&] {
-    return cache_->SwapInRpc(0, kRequests, {.device_stream = stream_}).status();
-  });
+  Measure("RPC, unary, streams ordered",
+          [&] { return cache_->SwapInRpc(0, kRequests, {.device_stream = stream_}).status(); });
   Measure("RPC, unary, host waits",
           [&] { return cache_->SwapInRpc(0, kRequests, {}, /*wait=*/true).status(); });
   auto steps = client::Steps::Open(*cache_, stream_);

@@ -112,6 +112,10 @@ class Client:
         """The descriptor of a service, by its full name."""
         return self._find("FindServiceByName", name)
 
+    def enum(self, name):
+        """The descriptor of an enum, by its full name."""
+        return self._find("FindEnumTypeByName", name)
+
     def _find(self, finder, name):
         try:
             return getattr(self._pool, finder)(name)

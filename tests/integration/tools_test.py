@@ -25,6 +25,10 @@ class Tools(unittest.TestCase):
         with self.assertRaises(LookupError):
             client.message_class("kvtier.v1.NoSuchMessage")
 
+    def test_reasons_can_be_looked_up(self):
+        reasons = self.daemon.client.enum("kvtier.v1.ErrorReason").values_by_name
+        self.assertIn("ERROR_REASON_BLOCKS_EXHAUSTED", reasons)
+
     def test_o04_zeros_are_there(self):
         Session(self, self.daemon).call("AttachCache", {"cache": "c", "layout": layout()})
         stats = self.daemon.client.call(ADMIN + "GetStats")
