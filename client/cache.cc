@@ -102,7 +102,7 @@ absl::StatusOr<Cache> Cache::Attach(const Session& session, const AttachOptions&
   auto state = std::make_shared<CacheState>(connection, options.cache, *answer, *std::move(shape),
                                             std::move(device), *std::move(memory));
   connection->OnEnd(options.cache, [weak = std::weak_ptr<CacheState>(state)] {
-    if (const auto cache = weak.lock()) cache->ReleaseWaits();
+    if (const auto cache = weak.lock()) cache->KeepReleasingWaits();
   });
   return Cache(std::move(state));
 }

@@ -97,7 +97,8 @@ class Cache {
   Cache(Cache&& other) noexcept;
   Cache& operator=(Cache&& other) noexcept;
   // Detaches; the daemon then releases requests that are still admitted. The memory stays mapped
-  // until the last Request is destroyed as well. Waits for an in-process call that is running.
+  // until the last Request is destroyed as well. Waits for an in-process call that is running, and
+  // on a GPU for everything that this process has enqueued there.
   ~Cache();
 
   const std::string& name() const;
@@ -156,11 +157,16 @@ class Cache {
   // dropped (InvalidateBlocks).
   absl::Status MarkBacked(int32_t group, std::span<const int32_t> slots);
 
+  // OK if backups may still write host rows. For captured ones, which nobody checks: ask before
+  // each replay. Errors: as the head of this file says.
+  absl::Status CheckBackup() const;
+
   // ---- RPC plane. With `wait` the call returns after completion.
   //
   // `device_stream` on a GPU: the daemon's work comes after all that the stream has now, and what
   // is enqueued on it afterwards comes after the daemon's work; no host waits. Null: the caller
-  // sees to the order (inputs complete before the call, outputs after `wait` or WaitTicket).
+  // sees to the order (inputs complete before the call, outputs after `wait` or WaitTicket). A
+  // stream that is being captured is FIELD_INVALID.
 
   absl::StatusOr<Ticket> SwapInRpc(int32_t group, int32_t num_rows,
                                    const SwapInOptions& options = {}, bool wait = false);

@@ -186,6 +186,8 @@ absl::Status Cache::BackupTensor(int32_t group, std::span<const TensorLayer> lay
                            [&](Device& device) { return device.Backup(params, device_stream); });
 }
 
+absl::Status Cache::CheckBackup() const { return state_->CheckMemory(/*writes_host=*/true); }
+
 absl::Status Cache::MarkBacked(int32_t group, std::span<const int32_t> slots) {
   if (absl::Status status = state_->CheckGroup(group); !status.ok()) return status;
   const GroupShape& shape = view().groups[group].shape;

@@ -4,10 +4,15 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
 #include "client/error.h"
 
 namespace kvtier::client {
 namespace {
+
+// The device of a daemon that was killed stops within this time.
+constexpr int kReleases = 10;
+constexpr absl::Duration kReleaseInterval = absl::Milliseconds(20);
 
 void SetLayers(const std::optional<LayerSpan>& layers, v1::LayerRange* range) {
   range->set_first_layer(layers->first_layer);
@@ -26,12 +31,15 @@ CacheState::CacheState(std::shared_ptr<Connection> connection, std::string name,
       created_(answer.created()),
       shape_(std::move(shape)),
       device_(std::move(device)),
-      memory_(std::move(memory)) {}
+      memory_(std::make_unique<const CacheMemory>(std::move(memory))) {}
 
 CacheState::~CacheState() {
   Detach();
-  // Its threads are not in a forked child, where nobody could join them.
-  if (connection_->InForkedChild()) (void)device_.release();
+  // A forked child has neither the device's threads nor its driver.
+  if (connection_->InForkedChild()) {
+    (void)memory_.release();
+    (void)device_.release();
+  }
 }
 
 void CacheState::Detach() {
@@ -40,6 +48,9 @@ void CacheState::Detach() {
     MutexLock lock(&mutex_);
     if (std::exchange(detached_, true)) return;
   }
+  // What is enqueued reads and writes memory that the daemon gives to others afterwards.
+  if (!connection_->CheckCall().ok()) ReleaseWaits();
+  (void)device_->Finish();
   v1::DetachCacheRequest request;
   Address(&request);
   // A daemon that is gone, or has ended the session, has nothing to be told.
@@ -53,18 +64,22 @@ absl::StatusOr<int32_t> CacheState::SignalDaemon(DeviceStreamRef stream) {
   if (detached_) return DetachedError();
   // Numbers are cyclic, so that they may overflow.
   const auto number = static_cast<int32_t>(static_cast<uint32_t>(signalled_) + 1);
-  absl::Status status = device_->Signal(&memory_.view().progress[0], number, stream);
+  absl::Status status = device_->Signal(&memory_->view().progress[0], number, stream);
   if (!status.ok()) return status;
   signalled_ = number;
   return number;
 }
 
 absl::Status CacheState::WaitForDaemon(int64_t ticket, DeviceStreamRef stream) {
+  // Before the wait is there: whoever releases must know of it.
+  int64_t awaited = awaited_.load();
+  while (awaited < ticket && !awaited_.compare_exchange_weak(awaited, ticket)) {
+  }
   {
     MutexLock lock(&mutex_);
     if (detached_) return DetachedError();
-    awaited_ = static_cast<int32_t>(ticket);
-    absl::Status status = device_->Wait(&memory_.view().progress[1], awaited_, stream);
+    absl::Status status =
+        device_->Wait(&memory_->view().progress[1], static_cast<int32_t>(ticket), stream);
     if (!status.ok()) return status;
   }
   // It may have died since it answered.
@@ -74,9 +89,21 @@ absl::Status CacheState::WaitForDaemon(int64_t ticket, DeviceStreamRef stream) {
 }
 
 void CacheState::ReleaseWaits() {
-  MutexLock lock(&mutex_);
-  if (detached_ || awaited_ == 0) return;
-  std::atomic_ref<int32_t>(memory_.view().progress[1]).store(awaited_, std::memory_order_release);
+  const int64_t awaited = awaited_.load();
+  if (awaited == 0) return;
+  const std::atomic_ref<int32_t> word(memory_->view().progress[1]);
+  const auto number = static_cast<uint32_t>(awaited);
+  const auto now = static_cast<uint32_t>(word.load(std::memory_order_acquire));
+  if (static_cast<int32_t>(now - number) >= 0) return;
+  word.store(static_cast<int32_t>(number), std::memory_order_release);
+}
+
+void CacheState::KeepReleasingWaits() {
+  for (int i = 0; i < kReleases; ++i) {
+    ReleaseWaits();
+    if (awaited_.load() == 0) return;
+    absl::SleepFor(kReleaseInterval);
+  }
 }
 
 absl::Status CacheState::DetachedError() const {

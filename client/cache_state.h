@@ -1,6 +1,7 @@
 // What a Cache, its Requests and its Steps share. Internal to client/.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -34,7 +35,7 @@ class CacheState {
   const v1::Device& device_info() const { return device_info_; }
   bool created() const { return created_; }
   const CacheShape& shape() const { return shape_; }
-  const CacheMemory& memory() const { return memory_; }
+  const CacheMemory& memory() const { return *memory_; }
 
   // Tells the daemon and lets no call through any more. Idempotent; nothing in a forked child.
   void Detach();
@@ -94,13 +95,18 @@ class CacheState {
     if (detached_) return DetachedError();
     return work(*device_);
   }
+  // May in-process work write the memory? For graphs that were captured when it might.
+  absl::Status CheckMemory(bool writes_host) const { return connection_->CheckMemory(writes_host); }
 
   // The number that the daemon may wait for: written when all that `stream` has now is done.
   absl::StatusOr<int32_t> SignalDaemon(DeviceStreamRef stream) KVTIER_CLIENT_EXCLUDES(mutex_);
   // What is enqueued on `stream` from now on comes after `ticket`.
   absl::Status WaitForDaemon(int64_t ticket, DeviceStreamRef stream) KVTIER_CLIENT_EXCLUDES(mutex_);
-  // The daemon is gone: lets streams go on that wait for it.
-  void ReleaseWaits() KVTIER_CLIENT_EXCLUDES(mutex_);
+  // The daemon is gone: lets streams go on that wait for it. Takes no lock, because whoever
+  // enqueues may be held up by such a stream.
+  void ReleaseWaits();
+  // The same for a while, for what the daemon's device still writes after its death.
+  void KeepReleasingWaits();
 
   // Reads hot memory without running anything. `device()` may be used beside kernels for that.
   const Device& device() const { return *device_; }
@@ -121,12 +127,12 @@ class CacheState {
   const bool created_;
   const CacheShape shape_;
   std::unique_ptr<Device> device_;  // kernels under mutex_; outlives the mappings
-  const CacheMemory memory_;
+  std::unique_ptr<const CacheMemory> memory_;
 
   mutable Mutex mutex_;  // held while a kernel runs, or is enqueued
   bool detached_ KVTIER_CLIENT_GUARDED_BY(mutex_) = false;
   int32_t signalled_ KVTIER_CLIENT_GUARDED_BY(mutex_) = 0;  // last number for the daemon
-  int32_t awaited_ KVTIER_CLIENT_GUARDED_BY(mutex_) = 0;    // last ticket waited for
+  std::atomic<int64_t> awaited_{0};                         // furthest ticket waited for
 };
 
 }  // namespace kvtier::client

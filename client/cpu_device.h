@@ -23,6 +23,7 @@ class CpuDevice final : public Device {
   absl::Status Backup(const BackupParams& params, DeviceStreamRef stream) override;
   absl::Status Read(void* destination, const void* source, int64_t bytes) const override;
   absl::Status Write(void* destination, const void* source, int64_t bytes) const override;
+  absl::Status Finish() override { return absl::OkStatus(); }
   absl::Status Signal(int32_t* word, int32_t number, DeviceStreamRef stream) override;
   absl::Status Wait(const int32_t* word, int32_t number, DeviceStreamRef stream) override;
 

@@ -47,6 +47,9 @@ class Device {
   virtual absl::Status Read(void* destination, const void* source, int64_t bytes) const = 0;
   virtual absl::Status Write(void* destination, const void* source, int64_t bytes) const = 0;
 
+  // Returns when all that was enqueued on the device by this process is done. Errors: DEVICE_ERROR.
+  virtual absl::Status Finish() = 0;
+
   // ---- Order between the worker's stream and the daemon's, by numbers in host memory. Nobody
   // asks for it on a CPU, where the order of calls is order enough.
 

@@ -43,12 +43,20 @@ absl::StatusOr<AssignedBlocks> Request::AssignBlocks(int32_t count, const Shared
   message.mutable_shared_generations()->Add(shared.generations.begin(), shared.generations.end());
   absl::StatusOr<v1::AssignBlocksResponse> answer =
       state_->Call("AssignBlocks", &v1::KvTier::Stub::AssignBlocks, std::move(message));
-  RefreshTable();
-  if (!answer.ok()) return answer.status();
+  if (!answer.ok()) {
+    if (ErrorReasonOf(answer.status()).empty()) RefreshTable();  // perhaps only the answer is lost
+    return answer.status();
+  }
   for (const int32_t block : answer->block_ids()) {
     if (block >= 0 && block < state_->shape().block_count) continue;
     return MalformedAnswer(
         absl::StrCat("AssignBlocks gave block ", block, " of ", state_->shape().block_count));
+  }
+  for (int i = 0; i < answer->block_ids_size(); ++i) {
+    const int64_t entry = int64_t{answer->table_index()} + i;
+    if (entry >= 0 && entry < static_cast<int64_t>(table_.size())) {
+      table_[entry] = answer->block_ids(i);
+    }
   }
   return AssignedBlocks{.block_ids = {answer->block_ids().begin(), answer->block_ids().end()},
                         .generations = {answer->generations().begin(), answer->generations().end()},
@@ -62,8 +70,14 @@ absl::StatusOr<int32_t> Request::FreeBlocks(std::span<const int32_t> blocks) {
   message.mutable_block_ids()->Add(blocks.begin(), blocks.end());
   absl::StatusOr<v1::FreeBlocksResponse> answer =
       state_->Call("FreeBlocks", &v1::KvTier::Stub::FreeBlocks, std::move(message));
-  RefreshTable();
-  if (!answer.ok()) return answer.status();
+  if (!answer.ok()) {
+    if (ErrorReasonOf(answer.status()).empty()) RefreshTable();
+    return answer.status();
+  }
+  // The daemon's own write may still be behind other work.
+  for (int32_t& block : table_) {
+    if (std::find(blocks.begin(), blocks.end(), block) != blocks.end()) block = kNone;
+  }
   return answer->blocks_freed();
 }
 

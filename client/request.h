@@ -53,11 +53,12 @@ class Request {
   absl::StatusOr<AssignedBlocks> AssignBlocks(int32_t count, const SharedBlocks& shared = {});
 
   // Takes `blocks` out of the table, all or nothing; returns how many nobody holds any more.
-  // In-process work that reads them must have returned.
+  // In-process work that reads or writes them must be done (on a GPU: on the device).
   absl::StatusOr<int32_t> FreeBlocks(std::span<const int32_t> blocks);
 
-  // Frees blocks and region; returns how many blocks nobody holds any more. Afterwards every call
-  // on the request fails with NOT_FOUND / REQUEST_UNKNOWN, and its region may be another's.
+  // In-process work on the request must be done, as for FreeBlocks. Frees blocks and region;
+  // returns how many blocks nobody holds any more. Afterwards every call on the request fails with
+  // NOT_FOUND / REQUEST_UNKNOWN, and its region may be another's.
   absl::StatusOr<int32_t> Release();
 
   // [max_blocks_per_request] block ids as the kernels see them now, -1 none. On a GPU a copy, as of

@@ -65,16 +65,16 @@ absl::StatusOr<cudaStream_t> StreamOf(DeviceStreamRef stream) {
 
 class CudaDevice final : public Device {
  public:
-  CudaDevice(int ordinal, const Driver& driver) : ordinal_(ordinal), driver_(driver) {}
+  explicit CudaDevice(const Gpu& gpu) : gpu_(gpu) {}
 
   ~CudaDevice() override {
-    const ScopedDevice current(ordinal_);
+    const ScopedContext current(gpu_.driver, gpu_.context);
     if (workspace_ != nullptr) (void)cudaFree(workspace_);
     if (copy_stream_ != nullptr) (void)cudaStreamDestroy(copy_stream_);
   }
 
   absl::Status Start() {
-    const ScopedDevice current(ordinal_);
+    const ScopedContext current(gpu_.driver, gpu_.context);
     return CudaStatus(cudaStreamCreateWithFlags(&copy_stream_, cudaStreamNonBlocking),
                       "cudaStreamCreate");
   }
@@ -92,14 +92,13 @@ class CudaDevice final : public Device {
   absl::StatusOr<std::unique_ptr<Mapping>> Map(const v1::Segment& segment,
                                                const RedeemToken& redeem) override {
     if (absl::Status status = CheckTransport(segment); !status.ok()) return status;
-    if (IsHostMemory(segment.kind())) return MapRegistered(ordinal_, segment, redeem);
-    return segment.transport() == v1::SEGMENT_TRANSPORT_CUDA_FD
-               ? ImportFd(driver_, ordinal_, segment, redeem)
-               : OpenIpc(ordinal_, segment);
+    if (IsHostMemory(segment.kind())) return MapRegistered(gpu_, segment, redeem);
+    return segment.transport() == v1::SEGMENT_TRANSPORT_CUDA_FD ? ImportFd(gpu_, segment, redeem)
+                                                                : OpenIpc(gpu_, segment);
   }
 
   absl::Status Reserve(const CacheShape& shape) override {
-    const ScopedDevice current(ordinal_);
+    const ScopedContext current(gpu_.driver, gpu_.context);
     workspace_rows_ = shape.step_rows;
     int64_t bytes = 1;
     for (const auto& group : shape.groups) {
@@ -115,14 +114,14 @@ class CudaDevice final : public Device {
   }
 
   absl::Status SwapIn(const SwapInParams& params, DeviceStreamRef stream) override {
-    const ScopedDevice current(ordinal_);
+    const ScopedContext current(gpu_.driver, gpu_.context);
     absl::StatusOr<cudaStream_t> on = StreamOf(stream);
     if (!on.ok()) return on.status();
     return CudaStatus(cuda::SwapIn(params, workspace_, *on), "swap-in");
   }
 
   absl::Status ReplayPlan(const ReplayPlanParams& params, DeviceStreamRef stream) override {
-    const ScopedDevice current(ordinal_);
+    const ScopedContext current(gpu_.driver, gpu_.context);
     absl::StatusOr<cudaStream_t> on = StreamOf(stream);
     if (!on.ok()) return on.status();
     return CudaStatus(cuda::ReplayPlan(params, *on), "plan replay");
@@ -130,7 +129,7 @@ class CudaDevice final : public Device {
 
   // The scratch is for step_rows rows; a longer list is done in pieces, in order.
   absl::Status Backup(const BackupParams& params, DeviceStreamRef stream) override {
-    const ScopedDevice current(ordinal_);
+    const ScopedContext current(gpu_.driver, gpu_.context);
     absl::StatusOr<cudaStream_t> on = StreamOf(stream);
     if (!on.ok()) return on.status();
     BackupParams piece = params;
@@ -152,26 +151,42 @@ class CudaDevice final : public Device {
     return Copy(destination, source, bytes, cudaMemcpyHostToDevice);
   }
 
+  absl::Status Finish() override {
+    const ScopedContext current(gpu_.driver, gpu_.context);
+    return CudaStatus(cudaDeviceSynchronize(), "cudaDeviceSynchronize");
+  }
+
   absl::Status Signal(int32_t* word, int32_t number, DeviceStreamRef stream) override {
-    const ScopedDevice current(ordinal_);
-    return driver_.Status(
-        driver_.write_value(static_cast<cudaStream_t>(stream), reinterpret_cast<CUdeviceptr>(word),
-                            static_cast<cuuint32_t>(number), CU_STREAM_WRITE_VALUE_DEFAULT),
+    const ScopedContext current(gpu_.driver, gpu_.context);
+    // A graph would write the same number again with every replay.
+    cudaStreamCaptureStatus capture = cudaStreamCaptureStatusNone;
+    absl::Status status =
+        CudaStatus(cudaStreamIsCapturing(static_cast<cudaStream_t>(stream), &capture),
+                   "cudaStreamIsCapturing");
+    if (!status.ok()) return status;
+    if (capture != cudaStreamCaptureStatusNone) {
+      return ArgumentError("device_stream", "being captured", "not: an RPC is no part of a graph");
+    }
+    return gpu_.driver.Status(
+        gpu_.driver.write_value(static_cast<cudaStream_t>(stream),
+                                reinterpret_cast<CUdeviceptr>(word),
+                                static_cast<cuuint32_t>(number), CU_STREAM_WRITE_VALUE_DEFAULT),
         "cuStreamWriteValue32");
   }
 
   absl::Status Wait(const int32_t* word, int32_t number, DeviceStreamRef stream) override {
-    const ScopedDevice current(ordinal_);
-    return driver_.Status(
-        driver_.wait_value(static_cast<cudaStream_t>(stream), reinterpret_cast<CUdeviceptr>(word),
-                           static_cast<cuuint32_t>(number), CU_STREAM_WAIT_VALUE_GEQ),
+    const ScopedContext current(gpu_.driver, gpu_.context);
+    return gpu_.driver.Status(
+        gpu_.driver.wait_value(static_cast<cudaStream_t>(stream),
+                               reinterpret_cast<CUdeviceptr>(word), static_cast<cuuint32_t>(number),
+                               CU_STREAM_WAIT_VALUE_GEQ),
         "cuStreamWaitValue32");
   }
 
  private:
   absl::Status Copy(void* destination, const void* source, int64_t bytes,
                     cudaMemcpyKind kind) const {
-    const ScopedDevice current(ordinal_);
+    const ScopedContext current(gpu_.driver, gpu_.context);
     absl::Status status = CudaStatus(
         cudaMemcpyAsync(destination, source, static_cast<size_t>(bytes), kind, copy_stream_),
         "cudaMemcpy");
@@ -179,8 +194,7 @@ class CudaDevice final : public Device {
     return CudaStatus(cudaStreamSynchronize(copy_stream_), "cudaMemcpy");
   }
 
-  const int ordinal_;
-  const Driver driver_;
+  const Gpu gpu_;
   cudaStream_t copy_stream_ = nullptr;  // for small copies; never waits for the worker's
   void* workspace_ = nullptr;
   int32_t workspace_rows_ = 1;
@@ -193,8 +207,13 @@ absl::StatusOr<std::unique_ptr<Device>> OpenCudaDevice(const std::string& uuid) 
   if (!ordinal.ok()) return ordinal.status();
   absl::StatusOr<Driver> driver = Driver::Load();
   if (!driver.ok()) return driver.status();
-  auto device = std::make_unique<CudaDevice>(*ordinal, *driver);
-  if (absl::Status status = device->Start(); !status.ok()) return status;
+  // Never released: the runtime and the engine use it too.
+  Gpu gpu = {.driver = *driver, .ordinal = *ordinal};
+  absl::Status status =
+      driver->Status(driver->context_retain(&gpu.context, *ordinal), "cuDevicePrimaryCtxRetain");
+  if (!status.ok()) return status;
+  auto device = std::make_unique<CudaDevice>(gpu);
+  if (status = device->Start(); !status.ok()) return status;
   return std::unique_ptr<Device>(std::move(device));
 }
 

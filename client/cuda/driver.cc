@@ -51,6 +51,10 @@ absl::StatusOr<Driver> Driver::Load() {
   status.Update(Find("cuMemUnmap", &driver.unmap));
   status.Update(Find("cuMemSetAccess", &driver.set_access));
   status.Update(Find("cuMemGetAllocationGranularity", &driver.granularity));
+  status.Update(Find("cuMemGetAddressRange", &driver.address_range));
+  status.Update(Find("cuDevicePrimaryCtxRetain", &driver.context_retain));
+  status.Update(Find("cuCtxPushCurrent", &driver.context_push));
+  status.Update(Find("cuCtxPopCurrent", &driver.context_pop));
   status.Update(Find("cuStreamWriteValue32", &driver.write_value));
   status.Update(Find("cuStreamWaitValue32", &driver.wait_value));
   status.Update(Find("cuGetErrorName", &driver.error_name));

@@ -20,6 +20,10 @@ struct Driver {
   decltype(&cuMemUnmap) unmap = nullptr;
   decltype(&cuMemSetAccess) set_access = nullptr;
   decltype(&cuMemGetAllocationGranularity) granularity = nullptr;
+  decltype(&cuMemGetAddressRange) address_range = nullptr;
+  decltype(&cuDevicePrimaryCtxRetain) context_retain = nullptr;
+  decltype(&cuCtxPushCurrent) context_push = nullptr;
+  decltype(&cuCtxPopCurrent) context_pop = nullptr;
   decltype(&cuStreamWriteValue32) write_value = nullptr;
   decltype(&cuStreamWaitValue32) wait_value = nullptr;
   decltype(&cuGetErrorName) error_name = nullptr;

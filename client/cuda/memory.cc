@@ -26,50 +26,47 @@ std::string NameOf(const v1::Segment& segment) {
 
 class ImportedMapping final : public Mapping {
  public:
-  ImportedMapping(const Driver& driver, int ordinal, CUdeviceptr address, size_t mapped_bytes,
-                  int64_t size_bytes)
+  ImportedMapping(const Gpu& gpu, CUdeviceptr address, size_t mapped_bytes, int64_t size_bytes)
       : Mapping(reinterpret_cast<uint8_t*>(address), size_bytes),
-        driver_(driver),
-        ordinal_(ordinal),
+        gpu_(gpu),
         mapped_bytes_(mapped_bytes) {}
   ~ImportedMapping() override {
-    const ScopedDevice current(ordinal_);
+    const ScopedContext current(gpu_.driver, gpu_.context);
     const auto address = reinterpret_cast<CUdeviceptr>(data());
-    (void)driver_.unmap(address, mapped_bytes_);
-    (void)driver_.free(address, mapped_bytes_);
+    (void)gpu_.driver.unmap(address, mapped_bytes_);
+    (void)gpu_.driver.free(address, mapped_bytes_);
   }
 
  private:
-  const Driver driver_;
-  const int ordinal_;
+  const Gpu gpu_;
   const size_t mapped_bytes_;
 };
 
 class IpcMapping final : public Mapping {
  public:
-  IpcMapping(int ordinal, uint8_t* base, int64_t offset_bytes, int64_t size_bytes)
-      : Mapping(base + offset_bytes, size_bytes), ordinal_(ordinal), base_(base) {}
+  IpcMapping(const Gpu& gpu, uint8_t* base, int64_t offset_bytes, int64_t size_bytes)
+      : Mapping(base + offset_bytes, size_bytes), gpu_(gpu), base_(base) {}
   ~IpcMapping() override {
-    const ScopedDevice current(ordinal_);
+    const ScopedContext current(gpu_.driver, gpu_.context);
     (void)cudaIpcCloseMemHandle(base_);
   }
 
  private:
-  const int ordinal_;
+  const Gpu gpu_;
   uint8_t* const base_;
 };
 
 class RegisteredMapping final : public Mapping {
  public:
-  RegisteredMapping(int ordinal, std::unique_ptr<Mapping> host)
-      : Mapping(host->data(), host->size_bytes()), ordinal_(ordinal), host_(std::move(host)) {}
+  RegisteredMapping(const Gpu& gpu, std::unique_ptr<Mapping> host)
+      : Mapping(host->data(), host->size_bytes()), gpu_(gpu), host_(std::move(host)) {}
   ~RegisteredMapping() override {
-    const ScopedDevice current(ordinal_);
+    const ScopedContext current(gpu_.driver, gpu_.context);
     for (uint8_t* chunk : chunks_) (void)cudaHostUnregister(chunk);
   }
 
   absl::Status Register(bool read_only) {
-    const ScopedDevice current(ordinal_);
+    const ScopedContext current(gpu_.driver, gpu_.context);
     const unsigned flags = cudaHostRegisterPortable | cudaHostRegisterMapped |
                            (read_only ? cudaHostRegisterReadOnly : 0U);
     for (int64_t begin = 0; begin < size_bytes(); begin += kRegisterChunkBytes) {
@@ -97,16 +94,16 @@ class RegisteredMapping final : public Mapping {
   }
 
  private:
-  const int ordinal_;
+  const Gpu gpu_;
   const std::unique_ptr<Mapping> host_;
   std::vector<uint8_t*> chunks_;
 };
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<Mapping>> ImportFd(const Driver& driver, int ordinal,
-                                                  const v1::Segment& segment,
+absl::StatusOr<std::unique_ptr<Mapping>> ImportFd(const Gpu& gpu, const v1::Segment& segment,
                                                   const RedeemToken& redeem) {
+  const Driver& driver = gpu.driver;
   if (segment.size_bytes() <= 0 || segment.offset_bytes() != 0 || segment.read_only()) {
     return MalformedAnswer(absl::StrCat(NameOf(segment), " has ", segment.size_bytes(),
                                         " bytes of GPU memory from offset ",
@@ -115,11 +112,11 @@ absl::StatusOr<std::unique_ptr<Mapping>> ImportFd(const Driver& driver, int ordi
   absl::StatusOr<int> fd = redeem(segment.fd_token());
   if (!fd.ok()) return fd.status();
   const absl::Cleanup close_fd = [fd = *fd] { close(fd); };
-  const ScopedDevice current(ordinal);
+  const ScopedContext current(gpu.driver, gpu.context);
   CUmemAllocationProp prop = {};
   prop.type = CU_MEM_ALLOCATION_TYPE_PINNED;
   prop.requestedHandleTypes = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
-  prop.location = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = ordinal};
+  prop.location = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = gpu.ordinal};
   size_t unit = 0;
   absl::Status status =
       driver.Status(driver.granularity(&unit, &prop, CU_MEM_ALLOC_GRANULARITY_RECOMMENDED),
@@ -149,10 +146,10 @@ absl::StatusOr<std::unique_ptr<Mapping>> ImportFd(const Driver& driver, int ordi
   std::move(unmap).Cancel();
   std::move(free).Cancel();
   return std::unique_ptr<Mapping>(
-      std::make_unique<ImportedMapping>(driver, ordinal, address, bytes, segment.size_bytes()));
+      std::make_unique<ImportedMapping>(gpu, address, bytes, segment.size_bytes()));
 }
 
-absl::StatusOr<std::unique_ptr<Mapping>> OpenIpc(int ordinal, const v1::Segment& segment) {
+absl::StatusOr<std::unique_ptr<Mapping>> OpenIpc(const Gpu& gpu, const v1::Segment& segment) {
   cudaIpcMemHandle_t handle = {};
   if (segment.ipc_handle().size() != sizeof(handle) || segment.size_bytes() <= 0 ||
       segment.offset_bytes() < 0 || segment.read_only()) {
@@ -161,21 +158,33 @@ absl::StatusOr<std::unique_ptr<Mapping>> OpenIpc(int ordinal, const v1::Segment&
         segment.size_bytes(), " bytes of memory from offset ", segment.offset_bytes()));
   }
   std::memcpy(&handle, segment.ipc_handle().data(), sizeof(handle));
-  const ScopedDevice current(ordinal);
+  const ScopedContext current(gpu.driver, gpu.context);
   void* base = nullptr;
   const cudaError_t error = cudaIpcOpenMemHandle(&base, handle, cudaIpcMemLazyEnablePeerAccess);
   if (error != cudaSuccess) {
     return CudaStatus(error, absl::StrCat(NameOf(segment), ": cudaIpcOpenMemHandle"));
   }
-  return std::unique_ptr<Mapping>(std::make_unique<IpcMapping>(
-      ordinal, static_cast<uint8_t*>(base), segment.offset_bytes(), segment.size_bytes()));
+  auto mapping = std::make_unique<IpcMapping>(gpu, static_cast<uint8_t*>(base),
+                                              segment.offset_bytes(), segment.size_bytes());
+  CUdeviceptr start = 0;
+  size_t bytes = 0;
+  absl::Status status = gpu.driver.Status(
+      gpu.driver.address_range(&start, &bytes, reinterpret_cast<CUdeviceptr>(base)),
+      "cuMemGetAddressRange");
+  if (!status.ok()) return status;
+  const auto all = static_cast<int64_t>(bytes);
+  if (segment.offset_bytes() > all || segment.size_bytes() > all - segment.offset_bytes()) {
+    return MalformedAnswer(absl::StrCat(NameOf(segment), ": ", segment.size_bytes(), " bytes from ",
+                                        segment.offset_bytes(), ", but its allocation has ", all));
+  }
+  return std::unique_ptr<Mapping>(std::move(mapping));
 }
 
-absl::StatusOr<std::unique_ptr<Mapping>> MapRegistered(int ordinal, const v1::Segment& segment,
+absl::StatusOr<std::unique_ptr<Mapping>> MapRegistered(const Gpu& gpu, const v1::Segment& segment,
                                                        const RedeemToken& redeem) {
   absl::StatusOr<std::unique_ptr<Mapping>> host = MapFile(segment, redeem);
   if (!host.ok()) return host.status();
-  auto mapping = std::make_unique<RegisteredMapping>(ordinal, *std::move(host));
+  auto mapping = std::make_unique<RegisteredMapping>(gpu, *std::move(host));
   if (absl::Status status = mapping->Register(segment.read_only()); !status.ok()) return status;
   return std::unique_ptr<Mapping>(std::move(mapping));
 }

@@ -10,17 +10,23 @@
 
 namespace kvtier::client {
 
-// GPU memory passed by file descriptor. `driver` is copied.
-absl::StatusOr<std::unique_ptr<Mapping>> ImportFd(const Driver& driver, int ordinal,
-                                                  const v1::Segment& segment,
+// A GPU of this process. Mappings keep a copy.
+struct Gpu {
+  Driver driver;
+  int ordinal = 0;
+  CUcontext context = nullptr;  // its primary one, which lives as long as the process
+};
+
+// GPU memory passed by file descriptor.
+absl::StatusOr<std::unique_ptr<Mapping>> ImportFd(const Gpu& gpu, const v1::Segment& segment,
                                                   const RedeemToken& redeem);
 
 // GPU memory passed by cudaIpcMemHandle_t. One process may open a handle only once: the segment
 // must not be mapped a second time while this lives.
-absl::StatusOr<std::unique_ptr<Mapping>> OpenIpc(int ordinal, const v1::Segment& segment);
+absl::StatusOr<std::unique_ptr<Mapping>> OpenIpc(const Gpu& gpu, const v1::Segment& segment);
 
 // Host memory, mapped and registered with the driver in chunks for every GPU of the process.
-absl::StatusOr<std::unique_ptr<Mapping>> MapRegistered(int ordinal, const v1::Segment& segment,
+absl::StatusOr<std::unique_ptr<Mapping>> MapRegistered(const Gpu& gpu, const v1::Segment& segment,
                                                        const RedeemToken& redeem);
 
 }  // namespace kvtier::client

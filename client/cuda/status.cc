@@ -15,14 +15,4 @@ absl::Status CudaStatus(cudaError_t error, absl::string_view what) {
                    {{"device_error", cudaGetErrorName(error)}});
 }
 
-ScopedDevice::ScopedDevice(int ordinal) {
-  int current = -1;
-  if (cudaGetDevice(&current) != cudaSuccess || current == ordinal) return;
-  if (cudaSetDevice(ordinal) == cudaSuccess) former_ = current;
-}
-
-ScopedDevice::~ScopedDevice() {
-  if (former_ >= 0) (void)cudaSetDevice(former_);
-}
-
 }  // namespace kvtier::client

@@ -1,10 +1,12 @@
-// cudaError_t as absl::Status, and the current device for a scope. Internal to client/cuda.
+// cudaError_t as absl::Status, and the current context for a scope. Internal to client/cuda.
 #pragma once
 
+#include <cuda.h>
 #include <cuda_runtime_api.h>
 
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
+#include "client/cuda/driver.h"
 
 namespace kvtier::client {
 
@@ -13,16 +15,22 @@ namespace kvtier::client {
 // an unrelated call of the engine's.
 absl::Status CudaStatus(cudaError_t error, absl::string_view what);
 
-// Makes a device current, and the thread's former one again.
-class ScopedDevice {
+// Makes a context current for a scope, and what was current before it again. Not cudaSetDevice: to
+// give the former device back, that would make a context on it.
+class ScopedContext {
  public:
-  explicit ScopedDevice(int ordinal);
-  ~ScopedDevice();
-  ScopedDevice(const ScopedDevice&) = delete;
-  ScopedDevice& operator=(const ScopedDevice&) = delete;
+  ScopedContext(const Driver& driver, CUcontext context)
+      : driver_(driver), current_(driver.context_push(context) == CUDA_SUCCESS) {}
+  ~ScopedContext() {
+    CUcontext ignored = nullptr;
+    if (current_) (void)driver_.context_pop(&ignored);
+  }
+  ScopedContext(const ScopedContext&) = delete;
+  ScopedContext& operator=(const ScopedContext&) = delete;
 
  private:
-  int former_ = -1;  // none to go back to
+  const Driver& driver_;
+  const bool current_;
 };
 
 }  // namespace kvtier::client

@@ -108,6 +108,7 @@ class GpuDevice final : public Device {
 
   absl::Status Backup(int32_t num_rows) override {
     if (plane_ == Plane::kInProcess) {
+      DEMO_RETURN_IF_ERROR(cache_->CheckBackup());
       DEMO_RETURN_IF_ERROR(Checked(cudaGraphLaunch(backup_, stream_), "cudaGraphLaunch"));
     } else {
       DEMO_RETURN_IF_ERROR(cache_->BackupRpc(num_rows, /*wait=*/false, stream_).status());

@@ -1,7 +1,6 @@
 #include "server/session/attachment.h"
 
 #include <algorithm>
-#include <atomic>
 #include <utility>
 
 #include "server/core/status_macros.h"
@@ -37,13 +36,9 @@ absl::Status Attachment::Open(absl::Time deadline) {
   KVTIER_RETURN_IF_ERROR(handles.AddDevice(SegmentKind::kHotBuffer, tier_->hot()));
   KVTIER_RETURN_IF_ERROR(handles.AddDevice(SegmentKind::kState, tier_->state()));
   KVTIER_RETURN_IF_ERROR(handles.AddDevice(SegmentKind::kStep, tier_->step()));
-  KVTIER_ASSIGN_OR_RETURN(progress_, SharedMemory::Create("kvtier-progress", kProgressBytes));
-  if (!HostReadable()) {
-    KVTIER_ASSIGN_OR_RETURN(progress_registration_,
-                            options_.backend->RegisterHost(progress_->data(), kProgressBytes));
-  }
+  KVTIER_ASSIGN_OR_RETURN(progress_, Progress::Create(HostReadable() ? nullptr : options_.backend));
   KVTIER_RETURN_IF_ERROR(
-      handles.AddFd(SegmentKind::kProgress, progress_->fd(), 0, kProgressBytes, false));
+      handles.AddFd(SegmentKind::kProgress, progress_->fd(), 0, Progress::kBytes, false));
   {
     MutexLock lock(&memory_mutex_);
     handles_ = std::move(handles);
@@ -87,12 +82,18 @@ absl::StatusOr<int64_t> Attachment::EnqueueOperation(
   };
   const auto operation = std::make_shared<Operation>();
   operation->context = std::move(context);
-  if (after_worker.has_value()) waited_for_ = after_worker;
   KVTIER_RETURN_IF_ERROR(RunLocked(
       [&](DeviceStream* stream, const HotTier& tier) -> absl::Status {
         if (HostReadable()) return work(stream, tier);
+        // A driver that holds thousands of commands of a stream that stands still blocks who adds
+        // more.
+        if (progress_->behind() && tickets_.in_flight() >= kOperationsBehindMax) {
+          return LimitReached("operations behind a number that the worker's stream has not written",
+                              kOperationsBehindMax, kBusyRetryDelay);
+        }
         if (after_worker.has_value()) {
-          KVTIER_RETURN_IF_ERROR(stream->WaitWord(Progress(kWorker), *after_worker));
+          KVTIER_RETURN_IF_ERROR(progress_->Expect(*after_worker));
+          KVTIER_RETURN_IF_ERROR(stream->WaitWord(progress_->worker_word(), *after_worker));
         }
         KVTIER_RETURN_IF_ERROR(work(stream, tier));
         return mirror_.Enqueue(stream, tier, group.value_or(0),
@@ -102,17 +103,20 @@ absl::StatusOr<int64_t> Attachment::EnqueueOperation(
   const int64_t ticket = tickets_.Issue();
   absl::Status notified;
   if (!HostReadable()) {
-    notified = stream_->SignalWord(Progress(kDaemon), static_cast<int32_t>(ticket));
+    notified = stream_->SignalWord(progress_->daemon_word(), static_cast<int32_t>(ticket));
   }
-  if (notified.ok())
+  const bool signalled = notified.ok() && !HostReadable();
+  if (notified.ok()) {
     notified = NotifyLocked([self = shared_from_this(), operation, ticket,
                              done = std::move(done)](const absl::Status& status) {
       if (status.ok()) self->mirror_.Arrive(operation->reading);
       self->tickets_.Complete(ticket, status, [&](const absl::Status& s) { done(s, ticket); });
     });
+  }
   if (notified.ok()) return ticket;
-  // The device does the work, and never says so: whoever asked learns of the error alone.
-  tickets_.Withdraw();
+  // The device does the work, and never says so: whoever asked learns of the error alone. A number
+  // that the worker's stream may see is not given out again; the next ticket completes it.
+  if (!signalled) tickets_.Withdraw();
   contexts_.push_back(operation);
   return notified;
 }
@@ -189,12 +193,6 @@ void Attachment::Drain(std::function<void()> drained) {
   drained();
 }
 
-void Attachment::ReleaseWaits() {
-  MutexLock lock(&enqueue_mutex_);
-  if (!waited_for_.has_value()) return;
-  std::atomic_ref<int32_t>(*Progress(kWorker)).store(*waited_for_, std::memory_order_release);
-}
-
 void Attachment::EndStream() {
   std::unique_ptr<DeviceStream> stream;
   {
@@ -223,7 +221,6 @@ void Attachment::ReleaseDevice() {
     handles = std::move(handles_);
   }
   scratch.clear();
-  progress_registration_.reset();
   progress_.reset();
   tier_.reset();
   AddDeviceBytes(-device_bytes());

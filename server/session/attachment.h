@@ -26,6 +26,7 @@
 #include "server/device/backend.h"
 #include "server/host_pool/host_pool.h"
 #include "server/hot_tier/hot_tier.h"
+#include "server/session/progress.h"
 #include "server/session/request_table.h"
 #include "server/session/segment_handles.h"
 #include "server/session/stats_mirror.h"
@@ -107,8 +108,10 @@ class Attachment : public std::enable_shared_from_this<Attachment> {
   // Nothing more is enqueued; `drained` runs when the device stream has run dry, or at once if
   // the device refuses to say when.
   void Drain(std::function<void()> drained);
-  // Lets a device stream go on that waits for a worker which writes no more. After Fence.
-  void ReleaseWaits();
+  // How far the two streams are; null before Open. Whoever ends the attachment takes it first, and
+  // releases it until Drain has answered: a device stream may wait for a worker that writes no
+  // more.
+  std::shared_ptr<Progress> progress() const { return progress_; }
   // Ends the device stream, waiting for it. All that waited for it has run after this.
   void EndStream();
   // Frees device memory. After Cache::Leave: nobody reads statistics any more.
@@ -124,11 +127,7 @@ class Attachment : public std::enable_shared_from_this<Attachment> {
   };
 
   static constexpr size_t kContextsMax = 64;
-  static constexpr int64_t kProgressBytes = 4096;
-  enum Side { kWorker, kDaemon };
-  int32_t* Progress(Side side) const {
-    return reinterpret_cast<int32_t*>(progress_->data()) + side;
-  }
+  static constexpr int64_t kOperationsBehindMax = 32;
 
   absl::Status FlushTableLocked() KVTIER_REQUIRES(enqueue_mutex_);
   absl::Status NotifyLocked(std::function<void(absl::Status)> done) KVTIER_REQUIRES(enqueue_mutex_);
@@ -149,18 +148,13 @@ class Attachment : public std::enable_shared_from_this<Attachment> {
   // Set by Open, reset by ReleaseDevice, which comes after Cache::Leave: read under the enqueue
   // lock while the device stream is there, or while a cache lists the attachment.
   std::unique_ptr<HotTier> tier_;
-  // How far the worker's stream and this one are; in host memory, so that a thread can write in
-  // the place of a side that has died. Set by Open.
-  std::optional<SharedMemory> progress_;
-  std::unique_ptr<HostRegistration> progress_registration_;
+  std::shared_ptr<Progress> progress_;  // likewise
   StatsMirror mirror_;
   std::atomic<bool> refreshing_{false};
   std::atomic<int64_t> device_bytes_{0};
 
   Mutex enqueue_mutex_;  // rank: enqueue; see above
   std::unique_ptr<DeviceStream> stream_ KVTIER_GUARDED_BY(enqueue_mutex_);
-  // The last number of the worker's that the device stream waits for.
-  std::optional<int32_t> waited_for_ KVTIER_GUARDED_BY(enqueue_mutex_);
   // Nothing may be enqueued any more; with `passed_all_`, everything enqueued is done.
   bool draining_ KVTIER_GUARDED_BY(enqueue_mutex_) = false;
   bool passed_all_ KVTIER_GUARDED_BY(enqueue_mutex_) = true;

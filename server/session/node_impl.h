@@ -126,6 +126,8 @@ class Node::Impl {
   // Fences the attachment and frees it on the reaper's threads; then runs `done`, if any.
   void Reap(std::shared_ptr<Attachment> attachment, std::shared_ptr<CacheSlot> slot,
             std::function<void(absl::Status)> done);
+  void KeepReleasing(const std::shared_ptr<Progress>& progress,
+                     const std::shared_ptr<std::atomic<bool>>& drained);
   void FinishReap(const std::shared_ptr<Attachment>& attachment,
                   const std::shared_ptr<CacheSlot>& slot);
   // Frees an ended cache that nobody holds memory of any more.

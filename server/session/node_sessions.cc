@@ -165,13 +165,27 @@ bool Node::Impl::LeaveLocked(const std::shared_ptr<CacheSlot>& slot, bool reaped
 void Node::Impl::Reap(std::shared_ptr<Attachment> attachment, std::shared_ptr<CacheSlot> slot,
                       std::function<void(absl::Status)> done) {
   attachment->Fence();
+  // At once, and again and again: a worker that still lives may write earlier numbers.
+  const std::shared_ptr<Progress> progress = attachment->progress();
+  const auto drained = std::make_shared<std::atomic<bool>>(false);
+  if (progress != nullptr && progress->expects()) KeepReleasing(progress, drained);
   auto finish = [this, attachment, slot = std::move(slot), done = std::move(done)] {
     FinishReap(attachment, slot);
     if (done) done(absl::OkStatus());
   };
-  reaper_.Post([this, attachment, finish = std::move(finish)] {
-    attachment->ReleaseWaits();
-    attachment->Drain([this, finish] { reaper_.Post(finish); });
+  reaper_.Post([this, attachment, drained, finish = std::move(finish)] {
+    attachment->Drain([this, drained, finish] {
+      *drained = true;
+      reaper_.Post(finish);
+    });
+  });
+}
+
+void Node::Impl::KeepReleasing(const std::shared_ptr<Progress>& progress,
+                               const std::shared_ptr<std::atomic<bool>>& drained) {
+  progress->Release();
+  reaper_.PostRetry([this, progress, drained] {
+    if (!*drained) KeepReleasing(progress, drained);
   });
 }
 

@@ -163,7 +163,8 @@ TEST_F(Bench, SwapInByPlane) {
   Check(steps.status());
   Measure("RPC, streamed, streams ordered", [&]() -> absl::Status {
     if (absl::Status status = steps->SwapIn(0, kRequests).status(); !status.ok()) return status;
-    return steps->Next().status();
+    const absl::StatusOr<client::StepResult> result = steps->Next();
+    return result.ok() ? result->status : result.status();
   });
 }
 
