@@ -27,6 +27,8 @@ inline constexpr int32_t kStepRowsMax = 65536;
 // Inline data is for operators and tests: 1,024 rows of top_k 2048 answer with about 30 MiB
 // of JSON; step buffers carry the rest.
 inline constexpr int32_t kInlineRowsMax = 1024;
+// Rows times top_k: what an answer carries, and what a call of a few bytes could make us allocate.
+inline constexpr int64_t kInlinePositionsMax = int64_t{kInlineRowsMax} * 2048;
 inline constexpr int32_t kInlineBackupRowsMax = 4096;
 // 1,024 rows x 2,048 positions of 5 varint bytes = 10 MiB.
 inline constexpr int32_t kMessageBytesMax = 32 << 20;

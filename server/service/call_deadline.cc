@@ -1,5 +1,6 @@
 #include "server/service/call_deadline.h"
 
+#include <algorithm>
 #include <chrono>
 
 #include "server/core/error.h"
@@ -8,11 +9,11 @@
 namespace kvtier {
 
 absl::Time DeadlineOf(const grpc::CallbackServerContext& context, const Clock& clock) {
+  // A client that would wait for a day must not hold a control thread so long.
+  const absl::Time limit = clock.Now() + kCallDurationMax;
   const std::chrono::system_clock::time_point deadline = context.deadline();
-  if (deadline == std::chrono::system_clock::time_point::max()) {
-    return clock.Now() + kCallDurationMax;
-  }
-  return absl::FromChrono(deadline);
+  if (deadline == std::chrono::system_clock::time_point::max()) return limit;
+  return std::min(limit, absl::FromChrono(deadline));
 }
 
 absl::Status CheckNotExpired(absl::Time deadline, const Clock& clock) {

@@ -8,7 +8,7 @@
 
 namespace kvtier {
 
-// The client's deadline, or kCallDurationMax from now where it set none.
+// The client's deadline, at most kCallDurationMax from now.
 absl::Time DeadlineOf(const grpc::CallbackServerContext& context, const Clock& clock);
 
 // OK, or DEADLINE_EXCEEDED / DEADLINE: nothing may be executed for the call any more.

@@ -19,6 +19,7 @@ namespace kvtier {
 namespace {
 
 static_assert(wire::kInlineRowsMax == kInlineRowsMax);
+static_assert(wire::kInlinePositionsMax == kInlinePositionsMax);
 static_assert(wire::kInlineBackupRowsMax == kInlineBackupRowsMax);
 static_assert(wire::kMessageBytesMax == kMessageBytesMax);
 
@@ -87,6 +88,11 @@ absl::StatusOr<GroupLayout> GroupFromProto(const v1::LayerGroupLayout& from, int
   GroupLayout group;
   group.top_k = from.top_k();
   group.hot_size = from.has_hot_size() ? from.hot_size() : DefaultHotSize(from.top_k());
+  if (from.layers_size() > kLayersMax) {
+    return FieldInvalid(absl::StrCat(name, ".layers"),
+                        absl::StrCat(from.layers_size(), " entries long"),
+                        absl::StrCat("1..", kLayersMax, " entries long"));
+  }
   for (int i = 0; i < from.layers_size(); ++i) {
     KVTIER_ASSIGN_OR_RETURN(RowLayout row, RowFromProto(from.layers(i), block_size,
                                                         absl::StrCat(name, ".layers[", i, "]")));

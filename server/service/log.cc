@@ -1,6 +1,7 @@
 #include "server/service/log.h"
 
 #include <errno.h>
+#include <poll.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -40,7 +41,10 @@ void Log::Event(absl::string_view event, std::initializer_list<Field> fields) co
     AppendValue(field.value, &line);
   }
   line += '\n';
-  // Nobody to tell if it fails: a log that is not read must not stop the daemon.
+  // Nobody to tell if it fails: a log that is not read must not stop the daemon. A pipe that is
+  // full loses the line.
+  pollfd entry = {.fd = fd_, .events = POLLOUT};
+  if (poll(&entry, 1, 0) != 1 || (entry.revents & POLLOUT) == 0) return;
   while (write(fd_, line.data(), line.size()) < 0 && errno == EINTR) {
   }
 }

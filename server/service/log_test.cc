@@ -50,6 +50,13 @@ TEST_F(LogTest, CutsLongValues) {
   EXPECT_THAT(Written(), EndsWith("v...\n"));
 }
 
+TEST_F(LogTest, AReaderThatStopsStopsNobody) {
+  const Log log(&clock_, write_.get());
+  // A pipe holds 64 KiB: most of these find no room.
+  for (int i = 0; i < 1000; ++i) log.Event("x", {{"a", std::string(500, 'v')}});
+  EXPECT_THAT(Written(), ::testing::HasSubstr("event=x"));
+}
+
 TEST_F(LogTest, ABrokenDescriptorHarmsNobody) { Log(&clock_, -1).Event("x"); }
 
 }  // namespace

@@ -87,6 +87,13 @@ absl::Status CheckSwapInRows(const CacheLayout& layout, int32_t group,
                              const std::vector<InlineSwapInRow>& rows) {
   KVTIER_RETURN_IF_ERROR(CheckInlineRows(rows.size(), kInlineRowsMax));
   const size_t top_k = layout.groups[group].top_k;
+  // Each row has room for top_k, whatever it asks for.
+  if (static_cast<int64_t>(rows.size() * top_k) > kInlinePositionsMax) {
+    return FieldInvalid("rows", absl::StrCat(rows.size(), " rows"),
+                        absl::StrCat("0..", kInlinePositionsMax / static_cast<int64_t>(top_k),
+                                     " rows of top_k ", top_k),
+                        "larger batches go through the step buffers");
+  }
   RowCounter counter(layout.rows_per_request);
   for (size_t i = 0; i < rows.size(); ++i) {
     if (rows[i].topk.size() > top_k) {

@@ -213,5 +213,20 @@ TEST_F(NodeErrorTest, D25_LostDevice) {
   ExpectBaseline();
 }
 
+// Rows without a request are padding, and still have room for top_k: few bytes must not become
+// many.
+TEST_F(NodeErrorTest, InlineRowsTimesTopKAreBounded) {
+  Worker worker = OpenAndAttach(
+      SmallLayout{.top_k = 4096, .hot_size = 4096, .max_requests = 1, .row_bytes = 16}.Make());
+  SwapInCall call;
+  call.cache = "kv";
+  call.inline_rows.emplace(kInlinePositionsMax / 4096 + 1);
+  const absl::Status status = node().SwapIn(worker.session, call, nullptr).status();
+  EXPECT_TRUE(IsError(status, Code::kInvalidArgument, "FIELD_INVALID"));
+  EXPECT_EQ(ErrorMetadataOf(status).at("field"), "rows");
+  call.inline_rows->pop_back();
+  EXPECT_TRUE(node().SwapIn(worker.session, call, nullptr).ok());
+}
+
 }  // namespace
 }  // namespace kvtier
