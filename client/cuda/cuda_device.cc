@@ -7,25 +7,16 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "client/cuda/driver.h"
 #include "client/cuda/memory.h"
 #include "client/cuda/status.h"
 #include "client/error.h"
+#include "kernels/cuda/driver_function.h"
 #include "kernels/cuda/launch.h"
 
 namespace kvtier::client {
 namespace {
-
-std::string UuidText(const cudaUUID_t& uuid) {
-  std::string text = "GPU";
-  for (int i = 0; i < 16; ++i) {
-    if (i == 0 || i == 4 || i == 6 || i == 8 || i == 10) text += '-';
-    absl::StrAppendFormat(&text, "%02x", static_cast<unsigned char>(uuid.bytes[i]));
-  }
-  return text;
-}
 
 absl::Status DeviceUnknown(const std::string& uuid, absl::string_view why,
                            const std::string& known) {
@@ -45,7 +36,7 @@ absl::StatusOr<int> FindOrdinal(const std::string& uuid) {
   for (int ordinal = 0; ordinal < count; ++ordinal) {
     cudaDeviceProp prop = {};
     if (cudaGetDeviceProperties(&prop, ordinal) != cudaSuccess) continue;
-    known.push_back(UuidText(prop.uuid));
+    known.push_back(cuda::UuidText(prop.uuid));
     if (known.back() == uuid) return ordinal;
   }
   const std::string list = absl::StrJoin(known, ", ");

@@ -6,24 +6,15 @@
 
 #include "absl/strings/str_cat.h"
 #include "client/error.h"
+#include "kernels/cuda/driver_function.h"
 
 namespace kvtier::client {
 namespace {
 
-// All of them are in every driver since this version.
-constexpr unsigned kDriverVersion = 12000;
-
 template <typename Function>
 absl::Status Find(const char* name, Function* function) {
-  void* found = nullptr;
-  cudaDriverEntryPointQueryResult result = cudaDriverEntryPointSymbolNotFound;
-  const cudaError_t error =
-      cudaGetDriverEntryPointByVersion(name, &found, kDriverVersion, cudaEnableDefault, &result);
-  if (error == cudaSuccess && result == cudaDriverEntryPointSuccess) {
-    *function = reinterpret_cast<Function>(found);
-    return absl::OkStatus();
-  }
-  cudaGetLastError();
+  const cudaError_t error = cuda::FindDriverFunction(name, function);
+  if (error == cudaSuccess) return absl::OkStatus();
   return MakeError(absl::StatusCode::kFailedPrecondition, "DEVICE_UNKNOWN",
                    absl::StrCat("the CUDA driver has no ", name, ": it is missing or too old"),
                    {{"device_error", cudaGetErrorName(error)}});

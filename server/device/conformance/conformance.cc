@@ -1,7 +1,6 @@
 #include "server/device/conformance/conformance.h"
 
 #include "server/core/error.h"
-#include "server/core/mutex.h"
 
 namespace kvtier {
 
@@ -24,27 +23,6 @@ std::unique_ptr<DeviceStream> BackendConformance::Stream() {
   auto stream = backend_->CreateStream(device_.uuid);
   EXPECT_TRUE(stream.ok()) << stream.status();
   return stream.ok() ? *std::move(stream) : nullptr;
-}
-
-absl::Status BackendConformance::Drain(DeviceStream& stream) {
-  // Shared with the callback, which may still hold the lock when the waiting thread goes on.
-  struct Arrival {
-    Mutex mutex;  // rank: leaf
-    CondVar changed;
-    bool done KVTIER_GUARDED_BY(mutex) = false;
-    absl::Status status KVTIER_GUARDED_BY(mutex);
-  };
-  const auto arrival = std::make_shared<Arrival>();
-  const absl::Status enqueued = stream.Notify([arrival](absl::Status status) {
-    MutexLock lock(&arrival->mutex);
-    arrival->status = std::move(status);
-    arrival->done = true;
-    arrival->changed.NotifyAll();
-  });
-  if (!enqueued.ok()) return enqueued;
-  MutexLock lock(&arrival->mutex);
-  while (!arrival->done) arrival->changed.Wait(&arrival->mutex);
-  return arrival->status;
 }
 
 void BackendConformance::Fill(DeviceStream& stream, DeviceMemory& memory,

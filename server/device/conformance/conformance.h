@@ -18,6 +18,7 @@
 #include "absl/status/statusor.h"
 #include "gtest/gtest.h"
 #include "server/device/backend.h"
+#include "server/device/conformance/drain.h"
 
 namespace kvtier {
 
@@ -34,8 +35,6 @@ class BackendConformance : public ::testing::TestWithParam<ConformanceParam> {
   std::unique_ptr<DeviceMemory> Allocate(int64_t bytes);
   std::unique_ptr<DeviceStream> Stream();
 
-  // Waits for everything enqueued; what its Notify reported.
-  static absl::Status Drain(DeviceStream& stream);
   // Fills memory, and reads it back, through `stream`.
   static void Fill(DeviceStream& stream, DeviceMemory& memory, const std::vector<uint8_t>& bytes);
   static std::vector<uint8_t> Contents(DeviceStream& stream, const DeviceMemory& memory);

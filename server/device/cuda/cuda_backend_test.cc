@@ -22,7 +22,6 @@ namespace {
 
 using ::kvtier::testing::AnyContext;
 using ::kvtier::testing::CurrentContext;
-using ::kvtier::testing::Drain;
 using ::kvtier::testing::FreeBytes;
 using ::kvtier::testing::GpuTest;
 using ::kvtier::testing::RunInAChild;

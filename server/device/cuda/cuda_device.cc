@@ -2,20 +2,12 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "kernels/cuda/driver_function.h"
 #include "server/core/error.h"
 #include "server/core/status_macros.h"
 
 namespace kvtier {
 namespace {
-
-std::string UuidText(const cudaUUID_t& uuid) {
-  std::string text = "GPU";
-  for (int i = 0; i < 16; ++i) {
-    if (i == 0 || i == 4 || i == 6 || i == 8 || i == 10) text += '-';
-    absl::StrAppendFormat(&text, "%02x", static_cast<unsigned char>(uuid.bytes[i]));
-  }
-  return text;
-}
 
 absl::Status NoDevice(cudaError_t error) {
   cudaGetLastError();
@@ -115,7 +107,7 @@ absl::StatusOr<std::vector<std::shared_ptr<CudaDevice>>> FindCudaDevices(
     cudaDeviceProp properties = {};
     const cudaError_t error = cudaGetDeviceProperties(&properties, ordinal);
     if (error != cudaSuccess) return NoDevice(error);
-    DeviceInfo info = {.uuid = UuidText(properties.uuid),
+    DeviceInfo info = {.uuid = cuda::UuidText(properties.uuid),
                        .name = properties.name,
                        .kind = BackendKind::kCuda,
                        .memory_bytes = static_cast<int64_t>(properties.totalGlobalMem)};

@@ -3,31 +3,22 @@
 #include <cuda_runtime_api.h>
 
 #include "absl/strings/str_cat.h"
+#include "kernels/cuda/driver_function.h"
 #include "server/core/error.h"
 #include "server/core/status_macros.h"
 
 namespace kvtier {
 namespace {
 
-// The version whose signatures are asked for: all of them are as old as this one.
-constexpr unsigned int kSignatureVersion = 12000;
-
 template <typename Function>
 absl::Status Find(const char* name, Function* function) {
-  void* address = nullptr;
-  cudaDriverEntryPointQueryResult result = cudaDriverEntryPointSymbolNotFound;
-  const cudaError_t error = cudaGetDriverEntryPointByVersion(name, &address, kSignatureVersion,
-                                                             cudaEnableDefault, &result);
-  if (error != cudaSuccess || result != cudaDriverEntryPointSuccess || address == nullptr) {
-    cudaGetLastError();
-    const char* cause = cudaGetErrorName(error == cudaSuccess ? cudaErrorSymbolNotFound : error);
-    return MakeError(
-        absl::StatusCode::kFailedPrecondition, "DEVICE_UNKNOWN",
-        absl::StrCat("the NVIDIA driver has no ", name, " (", cause, "); a newer driver is needed"),
-        {{"device_error", cause}});
-  }
-  *function = reinterpret_cast<Function>(address);
-  return absl::OkStatus();
+  const cudaError_t error = cuda::FindDriverFunction(name, function);
+  if (error == cudaSuccess) return absl::OkStatus();
+  const char* cause = cudaGetErrorName(error);
+  return MakeError(
+      absl::StatusCode::kFailedPrecondition, "DEVICE_UNKNOWN",
+      absl::StrCat("the NVIDIA driver has no ", name, " (", cause, "); a newer driver is needed"),
+      {{"device_error", cause}});
 }
 
 }  // namespace

@@ -15,7 +15,6 @@ namespace kvtier {
 namespace {
 
 using ::kvtier::testing::ChildProcess;
-using ::kvtier::testing::Drain;
 using ::kvtier::testing::FreeBytes;
 using ::kvtier::testing::GpuTest;
 using ::kvtier::testing::Hex;

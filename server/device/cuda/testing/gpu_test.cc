@@ -7,7 +7,6 @@
 #include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
 #include "server/core/error.h"
-#include "server/core/mutex.h"
 #include "server/device/cuda/cuda_backend.h"
 #include "server/device/cuda/testing/child_process.h"
 #include "server/device/cuda/testing/worker.h"
@@ -51,27 +50,6 @@ std::vector<uint8_t> GpuTest::Contents(DeviceStream& stream, const DeviceMemory&
   const absl::Status status = Drain(stream);
   EXPECT_TRUE(status.ok()) << status;
   return bytes;
-}
-
-absl::Status Drain(DeviceStream& stream) {
-  // Shared with the callback, which may still hold the lock when the waiting thread goes on.
-  struct Arrival {
-    Mutex mutex;  // rank: leaf
-    CondVar changed;
-    bool done KVTIER_GUARDED_BY(mutex) = false;
-    absl::Status status KVTIER_GUARDED_BY(mutex);
-  };
-  const auto arrival = std::make_shared<Arrival>();
-  const absl::Status enqueued = stream.Notify([arrival](absl::Status status) {
-    MutexLock lock(&arrival->mutex);
-    arrival->status = std::move(status);
-    arrival->done = true;
-    arrival->changed.NotifyAll();
-  });
-  if (!enqueued.ok()) return enqueued;
-  MutexLock lock(&arrival->mutex);
-  while (!arrival->done) arrival->changed.Wait(&arrival->mutex);
-  return arrival->status;
 }
 
 int64_t FreeBytes() {

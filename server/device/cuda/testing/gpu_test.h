@@ -8,6 +8,7 @@
 
 #include "gtest/gtest.h"
 #include "server/device/backend.h"
+#include "server/device/conformance/drain.h"
 
 namespace kvtier::testing {
 
@@ -26,9 +27,6 @@ class GpuTest : public ::testing::Test {
   std::unique_ptr<DeviceBackend> backend_;
   std::string uuid_;  // of the GPU with ordinal 0
 };
-
-// Waits for everything enqueued; what its Notify reported.
-absl::Status Drain(DeviceStream& stream);
 
 // Of the GPU with ordinal 0; makes a context on it.
 int64_t FreeBytes();
