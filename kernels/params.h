@@ -21,6 +21,12 @@ struct LayerView {
   RowLayout layout;
 };
 
+// Which hot slots a step's misses draw.
+enum class EvictionPolicy : int32_t {
+  kLru = 0,   // the oldest
+  kAged = 1,  // those with the smallest aged score
+};
+
 // Sizes of one layer group. Checked when a cache is created.
 struct GroupShape {
   int32_t top_k = 0;             // positions a row, 0..hot_size
@@ -31,12 +37,18 @@ struct GroupShape {
   int32_t block_size = 0;        // slots a block
   int32_t slot_count = 0;        // slots of the host pool's part: block_size * block_count
   int32_t max_blocks = 0;        // entries of one request's block table
+  EvictionPolicy policy = EvictionPolicy::kLru;
 };
 
 // Ownership and order of the hot slots of every region.
 struct GroupState {
   int32_t* owner = nullptr;  // [region_count, hot_size] slot owned by each hot slot, -1 empty
   int16_t* lru = nullptr;    // [region_count, hot_size] permutation of hot slots, oldest first
+  // [region_count, RegionIndexLength(hot_size)] (region_index.h), or null: where owners are found
+  // fast, for the kernels that keep one. Zeros mean that nothing is known: whoever writes an owner
+  // other than -1 by hand zeroes the region's index.
+  uint16_t* index = nullptr;
+  uint8_t* score = nullptr;  // [region_count, hot_size], kAged only
 };
 
 // Which rows of the host pool hold their tenant's bytes. A row is backed when its
