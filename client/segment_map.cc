@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "client/error.h"
+#include "kernels/region_index.h"
 
 namespace kvtier::client {
 namespace {
@@ -95,6 +96,9 @@ void FindGroup(const v1::GroupBuffers& buffers, const CacheShape& cache, int g, 
       find->Array<int32_t>(name("owner"), buffers.owner(), v1::SEGMENT_KIND_STATE, hot_slots);
   const auto lru =
       find->Array<int16_t>(name("lru"), buffers.lru(), v1::SEGMENT_KIND_STATE, hot_slots);
+  const auto index =
+      find->Array<uint16_t>(name("index"), buffers.index(), v1::SEGMENT_KIND_STATE,
+                            int64_t{shape.region_count} * RegionIndexLength(shape.hot_size));
   const auto stats =
       find->Array<StatsBlock>(name("stats"), buffers.stats(), v1::SEGMENT_KIND_STATE, 1);
   const auto backed = find->Array<int32_t>(name("backed_generation"), buffers.backed_generation(),
@@ -121,7 +125,8 @@ void FindGroup(const v1::GroupBuffers& buffers, const CacheShape& cache, int g, 
   view->lru = lru;
   view->backed_generation = backed;
   view->stats = stats.data();
-  kernel->state = {owner.data(), lru.data()};
+  kernel->state = {.owner = owner.data(), .lru = lru.data()};
+  if (!index.empty()) kernel->state.index = index.data();
   kernel->tracking.backed_generation = backed.data();
   kernel->plan = {plan_slots.data(), plan_hot_rows.data(), plan_counts.data()};
   kernel->hot_indices = hot_indices.data();

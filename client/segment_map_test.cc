@@ -17,6 +17,7 @@
 #include "client/testing/fake_cache.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "kernels/region_index.h"
 
 namespace kvtier::client {
 namespace {
@@ -84,7 +85,19 @@ TEST(SegmentMap, TheArraysAreThoseOfTheDaemon) {
   view.groups[0].layers[1].host.value(5)[3] = 0xab;
   EXPECT_EQ(fake.Array<uint8_t>(fake.answer().buffers().groups(0).layers(1).host())[5 * 48 + 3],
             0xab);
+  memory->kernel_arrays(1).state.index[70] = 12;
+  EXPECT_EQ(fake.Array<uint16_t>(fake.answer().buffers().groups(1).index())[70], 12);
   TouchEverything(*memory);
+}
+
+TEST(SegmentMap, LargeRegionsHaveNoIndex) {
+  v1::CacheLayout layout = SmallLayout();
+  layout.mutable_groups(0)->set_hot_size(kIndexedHotSizeMax + 1);
+  FakeCache fake(layout);
+  const absl::StatusOr<CacheMemory> memory = MapOf(fake, layout);
+  ASSERT_TRUE(memory.ok()) << memory.status();
+  EXPECT_EQ(memory->kernel_arrays(0).state.index, nullptr);
+  EXPECT_NE(memory->kernel_arrays(1).state.index, nullptr);
 }
 
 TEST(SegmentMap, BlockGenerationsCannotBeWritten) {
@@ -140,6 +153,10 @@ std::vector<Lie> LiesAboutTheLayout() {
          a->mutable_buffers()->mutable_groups(0)->mutable_owner()->set_size_bytes(4);
        }),
        "owner"},
+      {"index too short", Answer([](auto* a) {
+         a->mutable_buffers()->mutable_groups(1)->mutable_index()->set_size_bytes(2);
+       }),
+       "index"},
       {"array past the end", Answer([](auto* a) {
          a->mutable_buffers()->mutable_groups(1)->mutable_plan_counts()->set_offset_bytes(1 << 30);
        }),

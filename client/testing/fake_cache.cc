@@ -12,6 +12,7 @@
 #include "gtest/gtest.h"
 #include "kernels/counters.h"
 #include "kernels/layout.h"
+#include "kernels/region_index.h"
 
 namespace kvtier::client {
 namespace {
@@ -124,9 +125,11 @@ void FakeCache::PlaceGroup(int group) {
           StorageBytes(layout, shape.region_count * shape.region_stride), layer->mutable_hot());
   }
   const int64_t hot_slots = int64_t{shape.region_count} * shape.hot_size;
+  const int64_t index_words = int64_t{shape.region_count} * RegionIndexLength(shape.hot_size);
   const int64_t positions = int64_t{cache->step_rows} * shape.top_k;
   Place(v1::SEGMENT_KIND_STATE, hot_slots * 4, buffers->mutable_owner());
   Place(v1::SEGMENT_KIND_STATE, hot_slots * 2, buffers->mutable_lru());
+  Place(v1::SEGMENT_KIND_STATE, index_words * 2, buffers->mutable_index());
   Place(v1::SEGMENT_KIND_STATE, sizeof(StatsBlock), buffers->mutable_stats());
   for (v1::Buffer* buffer :
        {buffers->mutable_topk(), buffers->mutable_hot_indices(), buffers->mutable_miss_mask(),

@@ -2,6 +2,7 @@
 
 #include <utility>
 
+#include "kernels/region_index.h"
 #include "server/core/cache_layout.h"
 #include "server/core/limits.h"
 
@@ -79,6 +80,7 @@ TierGeometry TierGeometryOf(const CacheLayout& layout) {
     }
     group.owner = state.PlaceArray<int32_t>(requests * shape.hot_size);
     group.lru = state.PlaceArray<int16_t>(requests * shape.hot_size);
+    group.index = state.PlaceArray<uint16_t>(requests * RegionIndexLength(shape.hot_size));
     group.stats = state.PlaceArray<StatsBlock>(1);
     group.topk = step.PlaceArray<int32_t>(entries);
     group.hot_indices = step.PlaceArray<int32_t>(entries);

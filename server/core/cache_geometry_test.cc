@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "gtest/gtest.h"
+#include "kernels/region_index.h"
 #include "server/core/cache_layout.h"
 #include "server/core/limits.h"
 
@@ -84,7 +85,7 @@ TEST(CacheGeometryTest, ArraysNeverOverlap) {
     std::vector<ArrayExtent> step = {tier.row_to_request, tier.newest_slot, tier.num_real_rows};
     for (const GroupGeometry& g : tier.groups) {
       hot.insert(hot.end(), g.hot.begin(), g.hot.end());
-      state.insert(state.end(), {g.owner, g.lru, g.stats});
+      state.insert(state.end(), {g.owner, g.lru, g.index, g.stats});
       step.insert(step.end(), {g.topk, g.hot_indices, g.miss_mask, g.valid_counts, g.plan_slots,
                                g.plan_hot_rows, g.plan_counts});
     }
@@ -121,6 +122,7 @@ TEST(CacheGeometryTest, SizesAreThoseOfTheShapes) {
       const GroupShape shape = ShapeOf(layout, static_cast<int>(g));
       EXPECT_EQ(arrays.owner.size_bytes, 4 * regions * group.hot_size);
       EXPECT_EQ(arrays.lru.size_bytes, 2 * regions * group.hot_size);
+      EXPECT_EQ(arrays.index.size_bytes, 2 * regions * RegionIndexLength(group.hot_size));
       EXPECT_EQ(arrays.stats.size_bytes, static_cast<int64_t>(sizeof(StatsBlock)));
       for (const ArrayExtent& entries : {arrays.topk, arrays.hot_indices, arrays.miss_mask,
                                          arrays.plan_slots, arrays.plan_hot_rows}) {

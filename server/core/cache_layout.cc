@@ -167,7 +167,7 @@ absl::Status CheckDtypeTag(const std::string& tag) {
 
 // Every size that the geometry functions add up, so that none of them can overflow.
 absl::Status CheckBytes(const CacheLayout& layout) {
-  // More than any alignment can add: one array a layer, thirteen a group and a few.
+  // More than any alignment can add: one array a layer, fourteen a group and a few.
   constexpr Wide kPadding =
       Wide{kPoolAlignmentBytes} + (kLayersMax + 16 * (kGroupsMax + 1)) * Wide{kArrayAlignmentBytes};
   constexpr Wide kLimit = std::numeric_limits<int64_t>::max() - kPadding;

@@ -57,7 +57,7 @@ HostGeometry HostGeometryOf(const CacheLayout& layout);
 // One layer group's arrays in a session's segments; shapes as in proto GroupBuffers.
 struct GroupGeometry {
   std::vector<ArrayExtent> hot;                            // [layer], in the hot segment
-  ArrayExtent owner, lru, stats;                           // in the state segment
+  ArrayExtent owner, lru, index, stats;                    // in the state segment
   ArrayExtent topk, hot_indices, miss_mask, valid_counts;  // in the step segment
   ArrayExtent plan_slots, plan_hot_rows, plan_counts;      // in the step segment
 };

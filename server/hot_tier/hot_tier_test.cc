@@ -8,6 +8,7 @@
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "kernels/region_index.h"
 #include "server/core/error.h"
 #include "server/device/cpu/cpu_backend.h"
 #include "server/device/fault/fault_backend.h"
@@ -172,6 +173,26 @@ TEST_F(HotTierTest, BuildsParametersOfAStep) {
   stepper_->RunAll();
   EXPECT_EQ(after - before, 1);
   EXPECT_EQ(State(geometry_.groups[1].owner)[kHot], kNone);
+}
+
+TEST_F(HotTierTest, StateHasAnIndexThatKnowsNothing) {
+  ASSERT_TRUE(tier_->EnqueueInitialState(stream_.get()).ok());
+  stepper_->RunAll();
+  for (int g = 0; g < 2; ++g) {
+    const GroupState state = tier_->MakeSwapIn(g, tier_->StepBuffers(g, 1), {0, 1}, true).state;
+    const int64_t words = int64_t{kRegions} * RegionIndexLength(kHot);
+    EXPECT_EQ(state.index, reinterpret_cast<uint16_t*>(State(geometry_.groups[g].index)));
+    EXPECT_EQ(geometry_.groups[g].index.size_bytes, words * 2);
+    EXPECT_THAT(std::vector<uint16_t>(state.index, state.index + words), Each(0));
+  }
+}
+
+TEST_F(HotTierTest, LargeRegionsHaveNoIndex) {
+  CacheLayout layout = TwoGroups();
+  layout.groups[0].hot_size = kIndexedHotSizeMax + 1;
+  const auto tier = *HotTier::Create(layout, Host(), kCpuDeviceUuid, backend_.get());
+  EXPECT_EQ(tier->MakeBackup(0, tier->StepBufferBackup(1)).state.index, nullptr);
+  EXPECT_NE(tier->MakeBackup(1, tier->StepBufferBackup(1)).state.index, nullptr);
 }
 
 TEST_F(HotTierTest, SlotsNeedNoTable) {

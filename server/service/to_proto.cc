@@ -96,6 +96,7 @@ void FillGroup(const GroupGeometry& from, const std::vector<ArrayExtent>& host,
   }
   *to->mutable_owner() = arrays.In(SegmentKind::kState, from.owner);
   *to->mutable_lru() = arrays.In(SegmentKind::kState, from.lru);
+  *to->mutable_index() = arrays.In(SegmentKind::kState, from.index);
   *to->mutable_stats() = arrays.In(SegmentKind::kState, from.stats);
   *to->mutable_topk() = arrays.In(SegmentKind::kStep, from.topk);
   *to->mutable_hot_indices() = arrays.In(SegmentKind::kStep, from.hot_indices);

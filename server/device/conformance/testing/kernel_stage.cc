@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "gtest/gtest.h"
+#include "kernels/region_index.h"
 
 namespace kvtier::testing {
 namespace {
@@ -73,7 +74,10 @@ T* KernelStage::Host(T* array, int64_t count) {
 
 GroupState KernelStage::Carry(const GroupShape& shape, const GroupState& state) {
   const int64_t count = int64_t{shape.region_count} * shape.hot_size;
-  return {.owner = Device(state.owner, count), .lru = Device(state.lru, count)};
+  const int64_t index_words = int64_t{shape.region_count} * RegionIndexLength(shape.hot_size);
+  return {.owner = Device(state.owner, count),
+          .lru = Device(state.lru, count),
+          .index = Device(state.index, index_words)};
 }
 
 RowTracking KernelStage::Carry(const GroupShape& shape, const RowTracking& tracking) {

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "kernels/region_index.h"
+
 namespace kvtier::testing {
 namespace {
 
@@ -36,6 +38,7 @@ StepWorld::StepWorld(DeviceBackend& backend, const std::string& device_uuid, Dev
       plan_hot_rows(backend, device_uuid, shape.top_k),
       plan_counts(backend, device_uuid, 1),
       lru(backend, device_uuid, shape.hot_size),
+      index(backend, device_uuid, RegionIndexLength(shape.hot_size)),
       stats(backend, device_uuid, 1),
       hot(backend, device_uuid, Offsets(layouts, shape.region_stride).back()),
       shape_(shape),
@@ -61,11 +64,7 @@ StepWorld::StepWorld(DeviceBackend& backend, const std::string& device_uuid, Dev
   hot.Write(stream, std::vector<uint8_t>(static_cast<size_t>(hot_offsets_.back()), kCanary));
   row_to_request_.Write(stream, {0});
   num_real_rows_.Write(stream, {1});
-  EXPECT_TRUE(
-      stream
-          .ResetRegion(
-              {.shape = shape_, .state = {.owner = owner.data(), .lru = lru.data()}, .region = 0})
-          .ok());
+  EXPECT_TRUE(stream.ResetRegion({.shape = shape_, .state = State(), .region = 0}).ok());
 }
 
 void StepWorld::Step(DeviceStream& stream, const std::vector<int32_t>& slots, int32_t newest_slot) {
@@ -73,7 +72,7 @@ void StepWorld::Step(DeviceStream& stream, const std::vector<int32_t>& slots, in
   newest_slot_.Write(stream, {newest_slot});
   EXPECT_TRUE(stream
                   .SwapIn({.shape = shape_,
-                           .state = {.owner = owner.data(), .lru = lru.data()},
+                           .state = State(),
                            .num_rows = 1,
                            .num_real_rows = num_real_rows_.data(),
                            .row_to_request = row_to_request_.data(),
@@ -93,7 +92,7 @@ void StepWorld::BackUpNewest(DeviceStream& stream, int32_t slot) {
   backup_slot_.Write(stream, {slot});
   EXPECT_TRUE(stream
                   .Backup({.shape = shape_,
-                           .state = {.owner = owner.data(), .lru = lru.data()},
+                           .state = State(),
                            .num_rows = 1,
                            .row_to_request = row_to_request_.data(),
                            .slots = backup_slot_.data(),

@@ -78,12 +78,16 @@ class StepWorld {
   const DeviceArray<int32_t> owner, topk, hot_indices, miss_mask, valid_counts;
   const DeviceArray<int32_t> plan_slots, plan_hot_rows, plan_counts;
   const DeviceArray<int16_t> lru;
+  const DeviceArray<uint16_t> index;
   const DeviceArray<StatsBlock> stats;
   const DeviceArray<uint8_t> hot;
 
  private:
   // Where the layers start in the host pool and in the hot buffer.
   static std::vector<int64_t> Offsets(const std::vector<RowLayout>& layouts, int64_t rows);
+  GroupState State() const {
+    return {.owner = owner.data(), .lru = lru.data(), .index = index.data()};
+  }
   int64_t Damaged(const uint8_t* image, int64_t bytes, const std::vector<int64_t>& offsets,
                   int32_t rows) const;
 
