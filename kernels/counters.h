@@ -7,6 +7,8 @@
 
 #include <cstdint>
 
+#include "kernels/layout.h"
+
 namespace kvtier {
 
 enum class Counter : int32_t {
@@ -30,11 +32,19 @@ enum class Counter : int32_t {
 };
 inline constexpr int32_t kCounterCount = 17;
 
-// Shared memory that a worker's in-process kernels and the daemon both write.
-// `sequence` is odd while a writer adds one call's counts, so that a reader sees
-// the numbers of one moment (AddCounts and ReadCounts in stats_block.h).
+// What counter `c` weighs in StatsBlock::check.
+KVTIER_HD constexpr uint32_t CountWeight(int32_t c) {
+  uint32_t weight = static_cast<uint32_t>(c + 1) * 0x9e3779b1u;
+  weight ^= weight >> 15;
+  return weight * 0x85ebca6bu | 1;
+}
+
+// Shared memory that a worker's in-process kernels and the daemon both write. Each addition of
+// counts also adds their weighted sum to `check`, so that a reader knows whether it has seen all
+// of every addition: then, and as good as only then, check is the weighted sum of the counts
+// modulo 2^32 (AddCounts and ReadCounts in stats_block.h).
 struct alignas(64) StatsBlock {
-  int64_t sequence = 0;
+  int64_t check = 0;
   int64_t counts[kCounterCount] = {};
 };
 static_assert(sizeof(StatsBlock) == 192, "the worker and the daemon must agree");

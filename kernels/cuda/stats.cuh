@@ -1,8 +1,8 @@
 // How what a kernel counts reaches a StatsBlock (kernels/stats_block.h, with GPU instructions).
 //
-// Blocks add to the counts in the workspace header; a single warp of the call, at a time when
-// no other block counts any more, moves them into the StatsBlock under its sequence. So a
-// reader, on whatever processor, sees all of a call's counts or none.
+// A block's counts go to the StatsBlock at once, in one addition (IndexedSwapIn), or to the counts in
+// the workspace header, which a single warp of the call moves on when no other block counts any
+// more. A reader, on whatever processor, sees all of an addition or nothing of it.
 #pragma once
 
 #include "kernels/counters.h"
@@ -12,12 +12,6 @@
 namespace kvtier::cuda {
 
 using AtomicWord = unsigned long long;  // what 64-bit atomics take
-
-static_assert(kCounterCount <= kWarpThreads, "a lane for each counter");
-
-// Looks at one unchanged odd sequence before a dead writer's turn is taken over; one takes about a
-// microsecond.
-inline constexpr int32_t kTakeOverLooks = 128;
 
 // One block's counts, in shared memory: int32 [kCounterCount], zeroed by the caller.
 class BlockCounts {
@@ -33,6 +27,10 @@ class BlockCounts {
   __device__ void Add(Counter counter, int32_t by) {
     atomicAdd(counts_ + static_cast<int32_t>(counter), by);
   }
+  // By all threads: thread c says what counter c is.
+  __device__ void Set(int32_t value) {
+    if (Thread() < kCounterCount) counts_[Thread()] = value;
+  }
   // To the counts of the call; behind a barrier that follows the last Add. All threads.
   __device__ void Flush(WorkspaceHeader* header) const {
     for (int32_t c = Thread(); c < kCounterCount; c += ThreadCount()) {
@@ -46,49 +44,19 @@ class BlockCounts {
   int32_t* counts_;
 };
 
-// Makes the sequence odd and returns its new value: this writer's turn. One thread.
-__device__ inline AtomicWord BeginTurn(AtomicWord* sequence) {
-  AtomicWord seen = LoadRelaxed(sequence);
-  int32_t looks = 0;  // at the same odd value
-  for (;;) {
-    const bool free = (seen & 1) == 0;
-    AtomicWord now;
-    if (free || looks >= kTakeOverLooks) {
-      const AtomicWord turn = seen + (free ? 1 : 2);
-      now = atomicCAS_system(sequence, seen, turn);
-      if (now == seen) return turn;
-    } else {
-      __nanosleep(500);
-      now = LoadRelaxed(sequence);
-    }
-    looks = now == seen ? looks + 1 : 0;
-    seen = now;
-  }
-}
-
-// Adds lane c's value to counter c. All lanes of one warp. `stats` may be null.
+// Adds lane c's value to counter c, in one instruction with the weighted sum of all. All lanes of a
+// warp; `stats` may be null.
 __device__ inline void AddToStats(StatsBlock* stats, int64_t value) {
-  if (stats == nullptr || !__any_sync(kAllLanes, value != 0)) return;
-  AtomicWord* sequence = reinterpret_cast<AtomicWord*>(&stats->sequence);
-  AtomicWord turn = 0;
-  if (Lane() == 0) {
-    turn = BeginTurn(sequence);
-    // Whoever sees one of the new counts also sees the odd sequence.
-    __threadfence_system();
-  }
-  __syncwarp();
-  if (value != 0) {
-    atomicAdd_system(reinterpret_cast<AtomicWord*>(stats->counts + Lane()),
-                     static_cast<AtomicWord>(value));
-    // And whoever sees the next even sequence sees all of them.
-    __threadfence_system();
-  }
-  __syncwarp();
-  if (Lane() == 0) {
-    __threadfence_system();
-    // Fails when another writer took the turn over: then it, not we, ends it.
-    atomicCAS_system(sequence, turn, turn + 1);
-  }
+  static_assert(kCounterCount < kWarpThreads, "a lane for each counter and one for their sum");
+  constexpr int32_t kCheck = kCounterCount;
+  if (stats == nullptr) return;
+  const bool counts = Lane() < kCounterCount;
+  const uint32_t weight = counts ? static_cast<uint32_t>(value) * CountWeight(Lane()) : 0;
+  const uint32_t check = __reduce_add_sync(kAllLanes, weight);
+  int64_t* const to = counts ? stats->counts + Lane() : &stats->check;
+  if (Lane() == kCheck) value = check;
+  if (Lane() > kCheck || value == 0) return;
+  atomicAdd(reinterpret_cast<AtomicWord*>(to), static_cast<AtomicWord>(value));
 }
 
 // Takes lane c's counter c out of the header, which is zero afterwards. All lanes of a warp.

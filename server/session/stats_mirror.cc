@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "kernels/stats_block.h"
 #include "server/core/status_macros.h"
 
 namespace kvtier {
@@ -21,9 +22,10 @@ void StatsMirror::Arrive(const Reading& reading) {
   for (size_t i = 0; i < reading.blocks.size(); ++i) {
     const size_t group = reading.first_group + i;
     const StatsBlock& block = reading.blocks[i];
-    const bool torn = block.sequence % 2 != 0;
-    if (torn && ++torn_[group] <= kTornMax) continue;
+    const uint32_t imbalance = Imbalance(block);
+    if (imbalance != imbalance_[group] && imbalance != 0 && ++torn_[group] <= kTornMax) continue;
     torn_[group] = 0;
+    imbalance_[group] = imbalance;
     // Copies may arrive out of order where a kernel of another process counted in between.
     for (int32_t c = 0; c < kCounterCount; ++c) {
       counts_[group].values[c] = std::max(counts_[group].values[c], block.counts[c]);

@@ -27,7 +27,8 @@ class StatsMirror {
     std::vector<StatsBlock> blocks;
   };
 
-  explicit StatsMirror(int group_count) : counts_(group_count), torn_(group_count, 0) {}
+  explicit StatsMirror(int group_count) 
+      : counts_(group_count), torn_(group_count, 0), imbalance_(group_count, 0) {}
 
   // Enqueues the copy of groups [first_group, first_group + group_count).
   absl::Status Enqueue(DeviceStream* stream, const HotTier& tier, int first_group, int group_count,
@@ -39,12 +40,15 @@ class StatsMirror {
 
  private:
   // A worker's kernel may be adding its counts while they are copied. Such a copy is passed over,
-  // but not for ever: each number in it is right by itself.
+  // but not for ever: a kernel that died half-way leaves it so, and each number in it is right by
+  // itself.
   static constexpr int kTornMax = 4;
 
   mutable Mutex mutex_;                                   // rank: a leaf
   std::vector<Counts> counts_ KVTIER_GUARDED_BY(mutex_);  // [group]
   std::vector<int> torn_ KVTIER_GUARDED_BY(mutex_);       // [group] copies passed over in a row
+  // [group] what a kernel that died half-way left
+  std::vector<uint32_t> imbalance_ KVTIER_GUARDED_BY(mutex_);
 };
 
 }  // namespace kvtier
