@@ -1,7 +1,7 @@
 // The size of a region's index: which hot slot owns a slot.
 //
-// An index is uint16 words in device memory: a header of kIndexHeaderWords, then a power of two of
-// buckets. Its content is private to the kernels that keep it (cuda/). All zeros are an index that
+// An index is uint16 words in device memory: a header of kIndexHeaderWords, then the tags and then
+// the hot slots of a power of two of buckets. Its content is private to the kernels that keep it (cuda/). All zeros are an index that
 // knows nothing, which is always right.
 #pragma once
 
@@ -14,7 +14,7 @@ namespace kvtier {
 // Larger regions have no index: it would not fit into the memory of a block.
 inline constexpr int32_t kIndexedHotSizeMax = 8192;
 inline constexpr int32_t kIndexHeaderWords = 32;
-inline constexpr int32_t kIndexBucketWords = 8;  // hot slots a bucket: 16 bytes
+inline constexpr int32_t kIndexBucketSlots = 8;  // a byte and a word each
 
 // At most two hot slots a bucket on average, of eight that it holds.
 KVTIER_HD constexpr int32_t RegionIndexBuckets(int32_t hot_size) {
@@ -26,7 +26,7 @@ KVTIER_HD constexpr int32_t RegionIndexBuckets(int32_t hot_size) {
 // uint16 words of one region's index, a multiple of 8; 0: it has none.
 KVTIER_HD constexpr int32_t RegionIndexLength(int32_t hot_size) {
   if (hot_size > kIndexedHotSizeMax) return 0;
-  return kIndexHeaderWords + RegionIndexBuckets(hot_size) * kIndexBucketWords;
+  return kIndexHeaderWords + RegionIndexBuckets(hot_size) * kIndexBucketSlots * 3 / 2;
 }
 
 }  // namespace kvtier

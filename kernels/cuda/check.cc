@@ -40,11 +40,14 @@ bool IsValid(const GroupShape& shape) {
          int64_t{shape.region_count} * shape.region_stride <= INT32_MAX;
 }
 
-bool IsValid(const GroupState& state) { return state.owner != nullptr && state.lru != nullptr; }
+bool IsValid(const GroupState& state) {
+  return state.owner != nullptr && state.lru != nullptr && IsAligned(state.index, 16);
+}
 
 bool IsValid(const LaunchOptions& options) {
   return options.threads >= 32 && options.threads <= 1024 && options.threads % 32 == 0 &&
-         options.copying_blocks >= 0;
+         options.copying_blocks >= 0 && options.cluster >= 0 && options.cluster <= 8 &&
+         (options.cluster & (options.cluster - 1)) == 0;
 }
 
 bool AllOrNone(bool a, bool b) { return a == b; }

@@ -22,12 +22,6 @@ constexpr int32_t kThreads = 512;
 constexpr int32_t kWarpsPerBlock = kThreads / kWarpThreads;
 constexpr int64_t kSharedBytes = 16;  // of the block that counts
 
-template <int32_t kLayersMax>
-struct LayerList {
-  int32_t count;
-  LayerView layers[kLayersMax];
-};
-
 // The plan of 32 batch rows, a row each lane. All lanes make and use it together.
 class PlanChunk {
  public:
@@ -79,15 +73,6 @@ __device__ Entry LoadEntry(const CopyPlanArgs& a, int64_t at) {
           hot_row < 0 || hot_row >= a.hot_row_count ? kNone : hot_row};
 }
 
-__device__ void FillHotRow(const LayerView& layer, const Entry& entry) {
-  if (entry.hot_row < 0) return;
-  if (entry.slot < 0) {
-    ZeroRow(layer.hot, layer.layout, entry.hot_row);
-  } else {
-    CopyRow(layer.hot, layer.layout, entry.hot_row, layer.host, layer.layout, entry.slot);
-  }
-}
-
 // The warp's share of one layer: of the entries in order, every `stride`-th from `first` on.
 __device__ void CopyLayer(const CopyPlanArgs& a, const LayerView& layer, int32_t row_end,
                           int64_t first, int64_t stride) {
@@ -96,7 +81,8 @@ __device__ void CopyLayer(const CopyPlanArgs& a, const LayerView& layer, int32_t
   for (int32_t row = 0; row < row_end; row += kWarpThreads) {
     const PlanChunk chunk(a, row, row_end);
     for (; next < before + chunk.total(); next += stride) {
-      FillHotRow(layer, LoadEntry(a, chunk.At(static_cast<int32_t>(next - before))));
+      const Entry entry = LoadEntry(a, chunk.At(static_cast<int32_t>(next - before)));
+      if (entry.hot_row >= 0) FillHotRow(layer, entry.slot, entry.hot_row);
     }
     before += chunk.total();
   }

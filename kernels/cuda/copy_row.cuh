@@ -57,4 +57,42 @@ __device__ inline void ZeroRow(uint8_t* to, const RowLayout& layout, int32_t row
   for (int32_t i = Lane(); i < layout.scale_bytes / 4; i += kWarpThreads) scales[i] = 0;
 }
 
+// The start of a copy whose destination is not known yet: the bytes of a row of up to kBytesMax, in
+// the registers of a warp.
+class RowInFlight {
+  static constexpr int32_t kVectors = 2;
+
+ public:
+  static constexpr int32_t kBytesMax = kVectors * kWarpThreads * 16;
+
+  __device__ void Load(const uint8_t* from, int32_t bytes) {
+    const auto* const source = reinterpret_cast<const uint4*>(from);
+#pragma unroll
+    for (int32_t k = 0; k < kVectors; ++k) {
+      const int32_t i = k * kWarpThreads + Lane();
+      if (i < bytes / 16) vectors_[k] = source[i];
+    }
+  }
+  __device__ void Store(uint8_t* to, int32_t bytes) const {
+    auto* const destination = reinterpret_cast<uint4*>(to);
+#pragma unroll
+    for (int32_t k = 0; k < kVectors; ++k) {
+      const int32_t i = k * kWarpThreads + Lane();
+      if (i < bytes / 16) destination[i] = vectors_[k];
+    }
+  }
+
+ private:
+  uint4 vectors_[kVectors];
+};
+
+// A hot row of a layer from host row `slot`, kNone for zeros. All lanes.
+__device__ inline void FillHotRow(const LayerView& layer, int32_t slot, int32_t hot_row) {
+  if (slot < 0) {
+    ZeroRow(layer.hot, layer.layout, hot_row);
+  } else {
+    CopyRow(layer.hot, layer.layout, hot_row, layer.host, layer.layout, slot);
+  }
+}
+
 }  // namespace kvtier::cuda

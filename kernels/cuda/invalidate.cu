@@ -6,6 +6,7 @@
 #include "kernels/cuda/launch.h"
 #include "kernels/cuda/launch_kernel.h"
 #include "kernels/cuda/stats.cuh"
+#include "kernels/region_index.h"
 
 namespace kvtier::cuda {
 namespace {
@@ -90,7 +91,9 @@ cudaError_t LaunchInvalidate(const InvalidateArgs& args, const int32_t* blocks, 
 }
 
 __global__ void __launch_bounds__(kThreads)
-    ResetRegionKernel(int32_t* owner, int16_t* lru, int32_t hot_size) {
+    ResetRegionKernel(int32_t* owner, int16_t* lru, uint16_t* index, int32_t index_length,
+                      int32_t hot_size) {
+  for (int32_t i = Thread(); i < index_length; i += ThreadCount()) index[i] = 0;
   for (int32_t h = Thread(); h < hot_size; h += ThreadCount()) {
     StoreRelaxed(owner + h, kNone);
     StoreRelaxed(lru + h, static_cast<int16_t>(h));
@@ -125,8 +128,11 @@ cudaError_t ResetRegion(const ResetRegionParams& p, cudaStream_t stream) {
   const cudaError_t error = CheckResetRegion(p);
   if (error != cudaSuccess) return error;
   const int64_t first = int64_t{p.region} * p.shape.hot_size;
+  const int32_t index_length =
+      p.state.index == nullptr ? 0 : RegionIndexLength(p.shape.hot_size);
   return Launch(ResetRegionKernel, 1, kThreads, 0, stream, p.state.owner + first,
-                p.state.lru + first, p.shape.hot_size);
+                p.state.lru + first, p.state.index + int64_t{p.region} * index_length, index_length,
+                p.shape.hot_size);
 }
 
 }  // namespace kvtier::cuda

@@ -17,6 +17,12 @@ inline constexpr int64_t kSharedBytesDefault = 48 * 1024;
 // 32,764 bytes of parameters that sm_70 and later take.
 inline constexpr int32_t kLayersPerLaunch = 256;
 
+template <int32_t kLayersMax>
+struct LayerList {
+  int32_t count;
+  LayerView layers[kLayersMax];
+};
+
 // An attribute of the current device, which must be the one of the stream.
 inline cudaError_t DeviceAttribute(cudaDeviceAttr attribute, int32_t* value) {
   int device = 0;
@@ -33,20 +39,47 @@ inline cudaError_t AllowAllSharedMemory(const void* kernel) {
   return cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
 }
 
+struct LaunchShape {
+  int64_t blocks;
+  int32_t threads;
+  int64_t shared_bytes;
+  int32_t cluster = 1;  // blocks that run at the same time beside each other; 1: any device
+  // The kernel waits by itself for the end of the one before it in the stream (sm_90).
+  bool overlaps = false;
+};
+
 // Enqueues `kernel`. Takes the launch's own error, not a pending one of an earlier call.
 template <typename... Parameters, typename... Arguments>
-cudaError_t Launch(void (*kernel)(Parameters...), int64_t blocks, int32_t threads,
-                   int64_t shared_bytes, cudaStream_t stream, const Arguments&... arguments) {
-  if (shared_bytes > kSharedBytesDefault) {
+cudaError_t Launch(void (*kernel)(Parameters...), const LaunchShape& shape, cudaStream_t stream,
+                   const Arguments&... arguments) {
+  if (shape.shared_bytes > kSharedBytesDefault) {
     const cudaError_t error = AllowAllSharedMemory(reinterpret_cast<const void*>(kernel));
     if (error != cudaSuccess) return error;
   }
   cudaLaunchConfig_t config = {};
-  config.gridDim = dim3(static_cast<unsigned>(blocks));
-  config.blockDim = dim3(static_cast<unsigned>(threads));
-  config.dynamicSmemBytes = static_cast<size_t>(shared_bytes);
+  config.gridDim = dim3(static_cast<unsigned>(shape.blocks));
+  config.blockDim = dim3(static_cast<unsigned>(shape.threads));
+  config.dynamicSmemBytes = static_cast<size_t>(shape.shared_bytes);
   config.stream = stream;
+  cudaLaunchAttribute attributes[2] = {};
+  config.attrs = attributes;
+  if (shape.cluster > 1) {
+    cudaLaunchAttribute& attribute = attributes[config.numAttrs++];
+    attribute.id = cudaLaunchAttributeClusterDimension;
+    attribute.val.clusterDim.x = static_cast<unsigned>(shape.cluster);
+    attribute.val.clusterDim.y = attribute.val.clusterDim.z = 1;
+  }
+  if (shape.overlaps) {
+    cudaLaunchAttribute& attribute = attributes[config.numAttrs++];
+    attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+    attribute.val.programmaticStreamSerializationAllowed = 1;
+  }
   return cudaLaunchKernelEx(&config, kernel, arguments...);
+}
+template <typename... Parameters, typename... Arguments>
+cudaError_t Launch(void (*kernel)(Parameters...), int64_t blocks, int32_t threads,
+                   int64_t shared_bytes, cudaStream_t stream, const Arguments&... arguments) {
+  return Launch(kernel, LaunchShape{blocks, threads, shared_bytes}, stream, arguments...);
 }
 
 // Calls function(std::integral_constant<int32_t, N>()) with the smallest N for `layer_count`

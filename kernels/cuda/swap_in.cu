@@ -2,10 +2,16 @@
 //
 // Two kernels, because the copies of one busy request are worth the whole GPU: resolving is bound
 // by latency inside one multiprocessor, copying by PCIe.
+#include <bit>
+#include <cstdlib>
+
 #include "kernels/cuda/check.h"
 #include "kernels/cuda/copy_plan.h"
 #include "kernels/cuda/launch.h"
+#include "kernels/cuda/indexed_swap_in.h"
 #include "kernels/cuda/launch_kernel.h"
+#include "kernels/cuda/mask_row.cuh"
+#include "kernels/cuda/region_index.cuh"
 #include "kernels/cuda/request_rows.cuh"
 #include "kernels/cuda/resolver.cuh"
 
@@ -24,18 +30,6 @@ struct ResolveArgs {
   int64_t tables_of_region;  // bytes
   int64_t small_bytes;       // TableBytes
 };
-
-// A row without a request: nothing that the step before wrote may survive.
-__device__ void MaskRow(const SwapInParams& p, const StepPlan& plan, int32_t row) {
-  for (int32_t column = Thread(); column < p.shape.top_k; column += ThreadCount()) {
-    const int64_t at = int64_t{row} * p.shape.top_k + column;
-    p.hot_indices[at] = kNone;
-    if (p.miss_mask != nullptr) p.miss_mask[at] = 0;
-  }
-  if (Thread() != 0) return;
-  if (p.valid_counts != nullptr) p.valid_counts[row] = 0;
-  plan.counts[row] = 0;
-}
 
 // Block b: batch row b. Cost at top_k 2048 and hot_size 4096: two passes over the positions, two
 // over the order, twelve barriers, no global memory but inputs, outputs and state.
@@ -62,6 +56,10 @@ __global__ void __launch_bounds__(kBlockThreadsMax)
     }
     __syncthreads();
     const int32_t row_count = *tables.word;
+    if (Thread() == 0 && a.p.state.index != nullptr) {
+      RegionIndex::Forget(a.p.state.index +
+                          int64_t{region} * RegionIndexLength(a.p.shape.hot_size));
+    }
     Resolver(a.p, a.plan, tables, region, row_count, a.sizes.spread, counts).Run();
   } else {
     MaskRow(a.p, a.plan, row);
@@ -81,6 +79,7 @@ int32_t RowsOfRequestMax(const GroupShape& shape) {
 struct TablePlace {
   TableSizes sizes;
   int64_t bytes_of_region;  // in the workspace; 0: in shared memory
+  int32_t shared_max;       // of a block on the current device
 };
 
 // The largest slot table for which the shared memory of a block on the current device suffices: in
@@ -95,10 +94,10 @@ TablePlace PlaceTables(const GroupShape& shape, int32_t num_rows) {
   for (int32_t spread = kSpreadMax; spread >= 0; --spread) {
     const TableSizes sizes = MakeTableSizes(shape, rows, spread);
     const TableBytes bytes = MakeTableBytes(sizes);
-    if (bytes.small + bytes.large <= shared_max) return {sizes, 0};
+    if (bytes.small + bytes.large <= shared_max) return {sizes, 0, shared_max};
   }
   const int64_t bytes_max = MakeTableBytes(MakeTableSizes(shape, rows_max, 0)).large;
-  return {MakeTableSizes(shape, rows, 0), AlignUp(bytes_max)};
+  return {MakeTableSizes(shape, rows, 0), AlignUp(bytes_max), shared_max};
 }
 
 cudaError_t Resolve(const SwapInParams& params, const StepPlan& plan, const WorkspaceLayout& layout,
@@ -118,6 +117,31 @@ cudaError_t Resolve(const SwapInParams& params, const StepPlan& plan, const Work
   }
   return Launch(ResolveKernel<true>, params.num_rows, threads, bytes.small + bytes.large, stream,
                 args);
+}
+
+// Up to so many rows a step is bound by latency: its kernels overlap at their ends, and blocks share
+// a row. With more it is bound by PCIe, and by the address translation of the host pool: each row's
+// block then should stay on the multiprocessor that it had in the step before, which knows its
+// pages, and rows are copied in the order of their addresses.
+constexpr int32_t kFewRows = 32;
+
+// log2 of the blocks that share a row's work, where the device has clusters: as many as run at the
+// same time. (Clusters of eight find place on an H200 fourteen times.)
+int32_t ClusterShiftFor(int32_t num_rows) {
+  if (num_rows <= 8) return 3;
+  return num_rows <= 16 ? 2 : 1;
+}
+
+// A row that is read before its generation is looked up might be one that was not backed up yet.
+bool CanStartEarly(const SwapInParams& p) {
+  const RowLayout& layout = p.layers[0].layout;
+  return p.tracking.backed_generation == nullptr && layout.format == RowFormat::kContiguous &&
+         layout.value_bytes <= kRowBytesInFlightMax;
+}
+
+bool HasClusters() {
+  int32_t major = 0;
+  return DeviceAttribute(cudaDevAttrComputeCapabilityMajor, &major) == cudaSuccess && major >= 9;
 }
 
 }  // namespace
@@ -141,19 +165,46 @@ cudaError_t SwapIn(const SwapInParams& params, void* workspace, cudaStream_t str
             reinterpret_cast<int32_t*>(bytes + layout.counts),
             reinterpret_cast<int32_t*>(bytes + layout.units)};
   }
-  error = Resolve(params, plan, layout, place, bytes, options.threads, stream);
-  if (error != cudaSuccess) return error;
   CopyPlanArgs args = {};
   args.plan = plan;
   args.num_rows = params.num_rows;  // padding rows have empty plans
   args.top_k = params.shape.top_k;
   args.slot_count = params.shape.slot_count;
   args.hot_row_count = params.shape.region_count * params.shape.region_stride;
+  args.bytes_per_row = RowBytesOfAll(params.layers, params.layer_count);
+  args.blocks_max = options.copying_blocks;
+  int64_t shared_bytes = 0;
+  const TableSizes general_sizes = MakeTableSizes(params.shape, 1, 0);
+  if (CanUseIndex(params, general_sizes, place.shared_max, &shared_bytes)) {
+    const int32_t layers = std::min(params.layer_count, kLayersInKernel);
+    IndexedSwapInArgs indexed = {};
+    indexed.p = params;
+    indexed.plan = plan;
+    indexed.writes_plan = params.plan.counts != nullptr || params.layer_count > layers;
+    indexed.tables = MakeIndexedTables(params.shape.top_k, params.shape.hot_size);
+    indexed.general_sizes = general_sizes;
+    indexed.general_small_bytes = MakeTableBytes(general_sizes).small;
+    indexed.bytes_per_row = args.bytes_per_row;
+    const auto block_size = static_cast<uint32_t>(params.shape.block_size);
+    indexed.block_shift = std::has_single_bit(block_size) ? std::countr_zero(block_size) : kNone;
+    const bool is_small = params.num_rows <= kFewRows;
+    indexed.overlaps = is_small && HasClusters();
+    if (options.cluster > 0) {
+      indexed.cluster_shift = std::countr_zero(static_cast<uint32_t>(options.cluster));
+    } else if (indexed.overlaps) {
+      indexed.cluster_shift = ClusterShiftFor(params.num_rows);
+    }
+    indexed.sorts = !is_small && getenv("NOSORT") == nullptr;
+    indexed.starts_early = !indexed.sorts && layers > 0 && getenv("NOEARLY") == nullptr && CanStartEarly(params);
+    error = IndexedSwapIn(indexed, params.layers, layers, options.threads, shared_bytes, stream);
+    if (error != cudaSuccess || params.layer_count == layers) return error;
+    return CopyPlan(args, params.layers + layers, params.layer_count - layers, stream);
+  }
+  error = Resolve(params, plan, layout, place, bytes, options.threads, stream);
+  if (error != cudaSuccess) return error;
   args.header = reinterpret_cast<WorkspaceHeader*>(bytes);
   args.stats = params.stats;
-  args.bytes_per_row = RowBytesOfAll(params.layers, params.layer_count);
   args.closes_call = true;
-  args.blocks_max = options.copying_blocks;
   return CopyPlan(args, params.layers, params.layer_count, stream);
 }
 

@@ -4,6 +4,7 @@
 #include <cstring>
 #include <numeric>
 
+#include "kernels/region_index.h"
 #include "kernels/stats_block.h"
 
 namespace kvtier::testing {
@@ -94,6 +95,7 @@ GroupFixture::GroupFixture(const GroupOptions& options)
   owner.assign(hot_slots, kNone);
   lru.resize(hot_slots);
   for (int64_t i = 0; i < hot_slots; ++i) lru[i] = static_cast<int16_t>(i % s.hot_size);
+  index.assign(int64_t{s.region_count} * RegionIndexLength(s.hot_size), 0);
   if (options_.tracking) {
     block_generation.assign(s.slot_count / s.block_size, 1);
     backed_generation.assign(s.slot_count, 1);
@@ -128,7 +130,7 @@ GroupFixture::GroupFixture(const GroupOptions& options)
 SwapInParams GroupFixture::SwapIn() {
   SwapInParams p;
   p.shape = shape();
-  p.state = {owner.data(), lru.data()};
+  p.state = {owner.data(), lru.data(), index.data()};
   if (options_.tracking) p.tracking = {block_generation.data(), backed_generation.data()};
   p.num_rows = num_rows();
   p.num_real_rows = &num_real_rows;
@@ -162,7 +164,7 @@ ReplayPlanParams GroupFixture::ReplayPlan() {
 BackupParams GroupFixture::Backup() {
   BackupParams p;
   p.shape = shape();
-  p.state = {owner.data(), lru.data()};
+  p.state = {owner.data(), lru.data(), index.data()};
   if (options_.tracking) p.tracking = {block_generation.data(), backed_generation.data()};
   p.layers = views_.data();
   p.layer_count = layer_count();
@@ -174,7 +176,7 @@ InvalidateParams GroupFixture::Invalidate(const std::vector<int32_t>& blocks) {
   blocks_ = blocks;
   InvalidateParams p;
   p.shape = shape();
-  p.state = {owner.data(), lru.data()};
+  p.state = {owner.data(), lru.data(), index.data()};
   p.blocks = blocks_.data();
   p.block_count = static_cast<int32_t>(blocks_.size());
   p.stats = &stats;
@@ -218,6 +220,11 @@ std::string GroupFixture::PatternRow(int32_t layer, int32_t slot, uint8_t salt) 
     bytes[b] = static_cast<char>(PatternByte(slot, layer, static_cast<int64_t>(b)) + salt);
   }
   return bytes;
+}
+
+void GroupFixture::ForgetIndex(int32_t region) {
+  const int32_t length = RegionIndexLength(shape().hot_size);
+  std::fill_n(index.begin() + int64_t{region} * length, length, uint16_t{0});
 }
 
 std::vector<int32_t> GroupFixture::Owners(int32_t region) const {

@@ -72,9 +72,12 @@ class GroupFixture {
   std::string PatternRow(int32_t layer, int32_t slot, uint8_t salt = 0) const;
 
   int32_t region_start(int32_t region) const { return region * shape().region_stride; }
+  // For writing: what the kernels know of the region's owners is void then.
   int32_t& owner_of(int32_t region, int32_t hot_slot) {
+    ForgetIndex(region);
     return owner[int64_t{region} * shape().hot_size + hot_slot];
   }
+  void ForgetIndex(int32_t region);
   std::vector<int32_t> Owners(int32_t region) const;
   std::vector<int32_t> Lru(int32_t region) const;
   Counts counts() const;
@@ -85,6 +88,7 @@ class GroupFixture {
   // State.
   std::vector<int32_t> owner;  // [region_count, hot_size]
   std::vector<int16_t> lru;    // [region_count, hot_size]
+  std::vector<uint16_t> index;  // [region_count, RegionIndexLength(hot_size)]; no result
   std::vector<int32_t> block_generation, backed_generation;
   StatsBlock stats;
   std::vector<ByteBuffer> host, hot;  // [layer]

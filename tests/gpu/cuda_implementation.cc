@@ -11,6 +11,7 @@
 
 #include "kernels/cuda/launch.h"
 #include "kernels/cuda/workspace.h"
+#include "kernels/region_index.h"
 #include "tests/gpu/cuda_arena.h"
 
 namespace kvtier::testing {
@@ -166,7 +167,9 @@ class Runner {
 
   GroupState State(const GroupShape& s, const GroupState& host) {
     const int64_t hot_slots = int64_t{s.region_count} * s.hot_size;
-    return {InOut(host.owner, hot_slots), InOut(host.lru, hot_slots)};
+    const int64_t index_words = int64_t{s.region_count} * RegionIndexLength(s.hot_size);
+    return {InOut(host.owner, hot_slots), InOut(host.lru, hot_slots),
+            InOut(host.index, index_words)};
   }
   RowTracking Tracking(const GroupShape& s, const RowTracking& host) {
     CudaArena& arena = options_.generations_in_host_memory ? pinned_ : device_;

@@ -17,6 +17,7 @@
 #define __global__
 #define __shared__
 #define __grid_constant__
+#define __noinline__
 #define __launch_bounds__(...)
 
 struct uint3 {
@@ -25,6 +26,9 @@ struct uint3 {
 struct dim3 {
   explicit dim3(unsigned x_count = 1) : x(x_count) {}
   unsigned x, y = 1, z = 1;
+};
+struct alignas(8) uint2 {
+  unsigned x, y;
 };
 struct alignas(16) uint4 {
   unsigned x, y, z, w;
@@ -48,6 +52,9 @@ inline int __syncthreads_count(int predicate, KVTIER_WHERE) {
 }
 inline int __syncthreads_or(int predicate, KVTIER_WHERE) {
   return __syncthreads_count(predicate, where) > 0 ? 1 : 0;
+}
+inline int __syncthreads_and(int predicate, KVTIER_WHERE) {
+  return __syncthreads_count(predicate == 0, where) == 0 ? 1 : 0;
 }
 inline void __syncwarp(KVTIER_WHERE) { simt::Exchange(0, where); }
 inline unsigned __ballot_sync(unsigned mask, int predicate, KVTIER_WHERE) {
@@ -74,9 +81,19 @@ T __shfl_up_sync(unsigned mask, T value, unsigned delta, KVTIER_WHERE) {
   return static_cast<T>(values[lane >= delta ? lane - delta : lane]);
 }
 
+inline unsigned __reduce_add_sync(unsigned mask, unsigned value, KVTIER_WHERE) {
+  simt::RequireAllLanes(mask, where);
+  const uint64_t* values = simt::Exchange(value, where);
+  unsigned sum = 0;
+  for (unsigned lane = 0; lane < 32; ++lane) sum += static_cast<unsigned>(values[lane]);
+  return sum;
+}
+
 // --- Memory ------------------------------------------------------------------
 // Threads take turns and give the turn up at barriers alone, so that plain code is atomic.
 
+inline void __threadfence() {}
+inline void __threadfence_block() {}
 inline void __threadfence_system() {}
 inline void __nanosleep(unsigned) {}
 
@@ -116,21 +133,44 @@ T atomicCAS_system(T* at, T expected, T value) {
 // --- Bits --------------------------------------------------------------------
 
 inline int __popc(unsigned bits) { return std::popcount(bits); }
+inline int __ffs(unsigned bits) { return bits == 0 ? 0 : std::countr_zero(bits) + 1; }
 inline int __clz(int bits) { return std::countl_zero(static_cast<unsigned>(bits)); }
+
+// The smaller of each 16-bit half.
+inline unsigned __vminu2(unsigned a, unsigned b) {
+  return std::min(a >> 16, b >> 16) << 16 | std::min(a & 0xffff, b & 0xffff);
+}
 
 // --- Launches ----------------------------------------------------------------
 
+enum cudaLaunchAttributeID {
+  cudaLaunchAttributeClusterDimension = 4,
+  cudaLaunchAttributeProgrammaticStreamSerialization = 6,
+};
+struct cudaLaunchAttribute {
+  cudaLaunchAttributeID id;
+  struct {
+    struct {
+      unsigned x, y, z;
+    } clusterDim;
+    int programmaticStreamSerializationAllowed;
+  } val;
+};
 struct cudaLaunchConfig_t {
   dim3 gridDim = dim3(), blockDim = dim3();
   size_t dynamicSmemBytes = 0;
   cudaStream_t stream = nullptr;
+  cudaLaunchAttribute* attrs = nullptr;
+  unsigned numAttrs = 0;
 };
 
-// Runs the kernel at once, to its end.
+// Runs the kernel at once, to its end. There are neither clusters nor
+// kernels that overlap: a launch that asks for them is refused.
 template <typename... Parameters, typename... Arguments>
 cudaError_t cudaLaunchKernelEx(const cudaLaunchConfig_t* config, void (*kernel)(Parameters...),
                                Arguments&&... arguments) {
   static_assert((sizeof(Parameters) + ... + 0) <= 32764, "more than a kernel's parameters may be");
+  if (config->numAttrs != 0) return cudaErrorInvalidValue;
   const std::tuple<Parameters...> parameters(std::forward<Arguments>(arguments)...);
   const simt::Grid grid = {config->gridDim.x, config->blockDim.x, config->dynamicSmemBytes};
   const bool ran = simt::Run(grid, [&] { std::apply(kernel, parameters); });

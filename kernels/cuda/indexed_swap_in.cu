@@ -1,0 +1,212 @@
+// One kernel for the whole step: a cluster of blocks a row. Each block resolves the request by
+// itself (indexed_resolver.cuh), so all know every copy at the same time and begin to move bytes
+// at once; the first one writes state and outputs meanwhile, and copies last.
+//
+// A few blocks saturate PCIe: the fewer rows a call has, the more blocks each of them gets.
+#include "kernels/cuda/indexed_swap_in.h"
+
+#include <algorithm>
+
+#include "kernels/cuda/copy_row.cuh"
+#include "kernels/cuda/device.cuh"
+#include "kernels/cuda/indexed_resolver.cuh"
+#include "kernels/cuda/launch_kernel.h"
+#include "kernels/cuda/mask_row.cuh"
+#include "kernels/cuda/resolver.cuh"
+
+namespace kvtier::cuda {
+namespace {
+
+static_assert(RowInFlight::kBytesMax == kRowBytesInFlightMax);
+
+// The first row of a region is a request, others have no right to be there.
+struct Role {
+  int32_t region;    // kNone: padding
+  bool is_rejected;  // a region out of range, or one that an earlier row has
+  bool opens_call;   // no earlier row takes part; known to the first warp alone
+};
+
+// All threads, with a barrier. `word` in shared memory.
+__device__ inline Role FindRole(const SwapInParams& p, int32_t row, int32_t* word) {
+  const bool is_real = row < RealRowCount(p.num_real_rows, p.num_rows);
+  Role role;
+  role.region = is_real ? LoadRelaxed(p.row_to_request + row) : kNone;
+  bool same = false, any = false;
+  if (Warp() == 0) {
+#pragma unroll 1
+    for (int32_t other = Lane(); other < row; other += kWarpThreads) {
+      const int32_t earlier = LoadRelaxed(p.row_to_request + other);
+      same |= earlier == role.region;
+      any |= earlier >= 0 && earlier < p.shape.region_count;
+    }
+    any = __any_sync(kAllLanes, any) != 0;
+  }
+  // What one thread read holds for all, also if somebody writes there meanwhile.
+  if (Thread() == 0) *word = role.region;
+  const bool is_taken = __syncthreads_or(same) != 0;
+  role.region = *word;
+  role.is_rejected =
+      role.region != kNone && (role.region < 0 || role.region >= p.shape.region_count || is_taken);
+  role.opens_call = !any;
+  return role;
+}
+
+// The step of a request whose state is damaged, by all threads of the block that writes. Counts
+// are where the caller has them, `counts` [kCounterCount].
+template <int32_t kLayersMax>
+__device__ __noinline__ void ResolveGenerally(const IndexedSwapInArgs& a,
+                                              const LayerList<kLayersMax>& list, int32_t row,
+                                              int32_t region, int32_t* counts) {
+  __syncthreads();
+  uint8_t* const small = SharedBytes();
+  const Tables tables = CutTables(a.general_sizes, small, small + a.general_small_bytes);
+  if (Thread() == 0) {
+    tables.rows[0] = row;
+    RegionIndex::Forget(a.p.state.index + int64_t{region} * RegionIndexLength(a.p.shape.hot_size));
+  }
+  if (Thread() < kCounterCount) tables.counts[Thread()] = 0;
+  __syncthreads();
+  Resolver(a.p, a.plan, tables, region, 1, a.general_sizes.spread, BlockCounts(tables.counts))
+      .Run();
+  __syncthreads();
+  const int32_t count = Thread() < kCounterCount ? tables.counts[Thread()] : 0;
+  __syncthreads();
+  if (Thread() < kCounterCount) counts[Thread()] = count;
+  const int64_t start = PlanStart(a.plan.units == nullptr ? row : region, a.p.shape.top_k);
+  const int32_t entries = LoadRelaxed(a.plan.counts + row);
+  for (int32_t l = 0; l < list.count; ++l) {
+    for (int32_t m = Warp(); m < entries; m += WarpCount()) {
+      const int32_t hot_row = LoadRelaxed(a.plan.hot_rows + start + m);
+      if (hot_row >= 0) FillHotRow(list.layers[l], LoadRelaxed(a.plan.slots + start + m), hot_row);
+    }
+  }
+  __syncthreads();
+}
+
+// What lane c adds to counter c for a step that counted `value` there. One warp.
+__device__ inline int64_t CountOfStep(const IndexedSwapInArgs& a, int64_t value, bool opens_call) {
+  constexpr auto kRows = static_cast<int32_t>(Counter::kRowsCopied);
+  const int64_t rows = __shfl_sync(kAllLanes, static_cast<long long>(value), kRows);
+  if (Lane() == static_cast<int32_t>(Counter::kSteps)) return opens_call ? 1 : 0;
+  if (Lane() == static_cast<int32_t>(Counter::kBytesCopied)) return rows * a.bytes_per_row;
+  return value;
+}
+
+template <int32_t kLayersMax, int32_t kTopK, int32_t kHotSize, int32_t kThreads>
+__global__ void __launch_bounds__(kBlockThreadsMax)
+    IndexedSwapInKernel(const __grid_constant__ IndexedSwapInArgs a,
+                        const __grid_constant__ LayerList<kLayersMax> list) {
+  KV_MARK(0);
+  // Constants where the sizes are.
+  const IndexedTables tables =
+      kTopK > 0 ? MakeIndexedTables(kTopK, kHotSize) : a.tables;
+  const auto block = static_cast<int32_t>(blockIdx.x);
+  const int32_t row = block >> a.cluster_shift;
+  const int32_t rank = block & ((1 << a.cluster_shift) - 1);
+  const bool writes = rank == 0;
+  IndexedResolver<kTopK, kHotSize, kThreads> resolver(a.p, a.plan, a.writes_plan, a.block_shift,
+                                                      tables, row, writes);
+  resolver.Clear();
+  LetNextKernelStart();
+  WaitForPreviousKernel();
+  resolver.ReadPositions();
+  KV_MARK(1);
+  const Role role = FindRole(a.p, row, Shared<int32_t>(tables.words));
+  KV_MARK(2);
+  if (role.region == kNone || role.is_rejected) {
+    if (!writes) return;
+    MaskRow(a.p, a.plan, row);
+    const bool counts = role.is_rejected && Lane() == static_cast<int32_t>(Counter::kRejectedRows);
+    if (Warp() == 0) AddToStats(a.p.stats, counts ? 1 : 0);
+    return;
+  }
+  resolver.ReadState(role.region);
+  if (!resolver.FindMissing()) {
+    WaitForCluster();
+    if (!writes) return;
+    auto* const counts = Shared<int32_t>(tables.counts);
+    ResolveGenerally(a, list, row, role.region, counts);
+    if (Warp() == 0) {
+      const int32_t count = Lane() < kCounterCount ? counts[Lane()] : 0;
+      AddToStats(a.p.stats, CountOfStep(a, count, role.opens_call));
+    }
+    return;
+  }
+  // The warps of all blocks take turns; those of the block that writes come last.
+  const int32_t warps = WarpCount() << a.cluster_shift;
+  const int32_t first = (writes ? (1 << a.cluster_shift) - 1 : rank - 1) * WarpCount() + Warp();
+  // The bytes of a warp's first row come while its place is being found.
+  RowInFlight in_flight;
+  const bool starts_early = a.starts_early && first < resolver.missing() &&
+                            resolver.slot(first) < a.p.shape.slot_count;
+  if (starts_early) {
+    in_flight.Load(list.layers[0].host + ValueOffset(list.layers[0].layout, resolver.slot(first)),
+                   list.layers[0].layout.value_bytes);
+  }
+  resolver.Resolve();
+  KV_MARK(10);
+  int32_t next = first;
+  const int32_t misses = resolver.misses();
+  if (starts_early && !resolver.repeats()) {
+    in_flight.Store(
+        list.layers[0].hot + ValueOffset(list.layers[0].layout, resolver.hot_row(first)),
+        list.layers[0].layout.value_bytes);
+    next += warps;
+  }
+  if (writes) {
+    resolver.Place();
+    KV_MARK(15);
+    if (Warp() == 0) AddToStats(a.p.stats, CountOfStep(a, resolver.Count(), role.opens_call));
+  }
+  KV_MARK(16);
+  if (a.sorts && misses > 0) resolver.SortByAddress();
+  for (int32_t l = 0; l < list.count; ++l) {
+    for (int32_t i = l == 0 ? next : first; i < misses; i += warps) {
+      const int32_t m = a.sorts ? resolver.address(i) : i;
+      FillHotRow(list.layers[l], resolver.source(m), resolver.hot_row(m));
+    }
+  }
+  KV_MARK(17);
+  if (!writes) WaitForCluster();
+}
+
+bool IsAligned(const void* pointer) { return reinterpret_cast<uintptr_t>(pointer) % 16 == 0; }
+
+}  // namespace
+
+bool CanUseIndex(const SwapInParams& params, const TableSizes& general_sizes, int32_t shared_max,
+                 int64_t* shared_bytes) {
+  const GroupShape& shape = params.shape;
+  if (params.state.index == nullptr || RegionIndexLength(shape.hot_size) == 0 ||
+      shape.rows_per_request != 1 || shape.top_k > shape.hot_size) {
+    return false;
+  }
+  const TableBytes general = MakeTableBytes(general_sizes);
+  *shared_bytes = std::max<int64_t>(MakeIndexedTables(shape.top_k, shape.hot_size).total,
+                                    general.small + general.large);
+  return *shared_bytes <= shared_max;
+}
+
+cudaError_t IndexedSwapIn(const IndexedSwapInArgs& args, const LayerView* layers,
+                          int32_t layer_count, int32_t threads, int64_t shared_bytes,
+                          cudaStream_t stream) {
+  // The sizes of DeepSeek-V3.2 and GLM-5.
+  constexpr int32_t kTopK = 2048, kHotSize = 4096;
+  const bool is_common = args.p.shape.top_k == kTopK && args.p.shape.hot_size == kHotSize &&
+                         threads == kBlockThreadsMax && IsAligned(args.p.state.owner) &&
+                         IsAligned(args.p.state.lru);
+  const LaunchShape shape = {int64_t{args.p.num_rows} << args.cluster_shift, threads, shared_bytes,
+                             1 << args.cluster_shift, args.overlaps};
+  const auto launch = [&](auto layers_max) {
+    LayerList<layers_max()> list;
+    list.count = layer_count;
+    std::copy_n(layers, layer_count, list.layers);
+    return is_common ? Launch(IndexedSwapInKernel<layers_max(), kTopK, kHotSize, kBlockThreadsMax>,
+                              shape, stream, args, list)
+                     : Launch(IndexedSwapInKernel<layers_max(), 0, 0, 0>, shape, stream, args, list);
+  };
+  if (layer_count <= 1) return launch(std::integral_constant<int32_t, 1>());
+  return launch(std::integral_constant<int32_t, kLayersInKernel>());
+}
+
+}  // namespace kvtier::cuda
