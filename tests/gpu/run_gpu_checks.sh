@@ -5,14 +5,15 @@
 #   run_gpu_checks.sh --quick        the same without large shapes, ten steps a shape
 #   run_gpu_checks.sh --backend      the device backend, alone and with a second process
 #   run_gpu_checks.sh --sanitizer    compute-sanitizer's four tools over a part of it
-#   run_gpu_checks.sh --benchmark    how long a swap-in takes
+#   run_gpu_checks.sh --benchmark [OPTION...]    how long a swap-in takes; the options are those of
+#                                                swap_in_benchmark
 #   run_gpu_checks.sh --all          all but --quick
 #
 # Each check writes $OUT/NAME.log ($OUT is ./gpu_logs unless set); the logs of those that passed
 # end up in $OUT/passed.log. A table comes last. A check that fails, takes too long, or skips a
 # test, as all do without a GPU, does not stop the others, but the status is then 1.
-# KVTIER_PARITY_STEPS sets the random steps of each shape, KVTIER_PARITY_SEED their seed, and
-# KVTIER_COPYING_BLOCKS the blocks that copy in the benchmark.
+# KVTIER_PARITY_STEPS sets the random steps of each shape, KVTIER_PARITY_SEED their seed.
+# Benchmarks leave $OUT/NAME.json and $OUT/NAME_machine.json.
 set -uo pipefail
 here="$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)"
 logs="${OUT:-gpu_logs}"
@@ -33,6 +34,8 @@ check() {
   skipped="$(tests "$log" SKIPPED)"
   if ((status == 124 || status == 137)); then
     verdict="TIMEOUT ($limit s)"
+  elif ((status == 77)); then
+    verdict=SKIPPED
   elif ((status != 0)); then
     verdict="FAILED ($status)"
   elif ((${skipped:-0} > 0)); then
@@ -119,10 +122,12 @@ sanitize() {
 }
 
 benchmark() {
-  check benchmark 180 "$here/swap_in_smoke_benchmark" "${KVTIER_COPYING_BLOCKS:-0}"
-  [[ -f "$logs/benchmark.log" ]] || sed -n '/^=== benchmark/,$p' "$logs/passed.log"
+  check swap_in 240 "$here/swap_in_benchmark" --json="$logs/swap_in.json" \
+    --commit="$(cat "$here/commit" 2>/dev/null)" "${options[@]}"
+  [[ -f "$logs/swap_in.log" ]] || sed -n '/^=== swap_in/,$p' "$logs/passed.log"
 }
 
+options=("${@:2}")
 case "${1:-}" in
   '') parts=(checks backend) ;;
   --quick) parts=(quick) ;;

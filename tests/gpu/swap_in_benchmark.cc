@@ -1,0 +1,158 @@
+// How long a swap-in takes on this GPU, beside what it can't beat and what was published before.
+//
+//   swap_in_benchmark [--miss=0,5,10,15,20] [--batch=1,4,8,16,32,64,128] [--ours-only]
+//                     [--repeats=7] [--pool=memfd|hugetlb|anonymous|cuda] [--copying_blocks=0]
+//                     [--json=FILE] [--commit=TEXT]
+//
+// swap_in_workload.h says what is timed and checked; top_k 2048, hot_size 4096, contexts of 32,768
+// rows of 656 bytes. us: a step of a CUDA graph of 48, median of the repeats. p99: of single steps,
+// which have an event behind them (the first line says what that costs). floor: a kernel that
+// gathers as many random rows and does nothing else. A is design_a.h. FILE is a list with an
+// object a line of the table; FILE_machine.json has the machine and the ceilings.
+#include <cuda_runtime_api.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstdio>
+#include <string>
+#include <vector>
+
+#include "tests/gpu/benchmark_report.h"
+#include "tests/gpu/ceilings.h"
+#include "tests/gpu/cuda_implementation.h"
+#include "tests/gpu/pinned_pool.h"
+#include "tests/gpu/swap_in_workload.h"
+
+namespace kvtier::testing {
+namespace {
+
+using Kernel = SwapInWorkload::Kernel;
+
+struct Options {
+  std::vector<int32_t> miss_percents, batches;
+  std::vector<Kernel> kernels;
+  int32_t repeats, copying_blocks;
+  std::string pool, json, commit;
+};
+
+Options Parse(BenchmarkFlags flags) {
+  Options o;
+  o.miss_percents = flags.Numbers("miss", {0, 5, 10, 15, 20});
+  o.batches = flags.Numbers("batch", {1, 4, 8, 16, 32, 64, 128});
+  o.kernels = {Kernel::kOurs};
+  if (!flags.Has("ours-only")) o.kernels.push_back(Kernel::kDesignA);
+  o.repeats = flags.Number("repeats", 7);
+  o.copying_blocks = flags.Number("copying_blocks", 0);
+  o.pool = flags.Text("pool", "memfd");
+  o.json = flags.Text("json", "");
+  o.commit = flags.Text("commit", "");
+  flags.RequireNoOthers();
+  return o;
+}
+
+class Grid {
+ public:
+  Grid(const Options& options, const PinnedPool& pool, cudaStream_t stream)
+      : options_(options), pool_(pool), stream_(stream), workload_(sizes_, pool, stream) {}
+
+  // Rows that came out wrong.
+  int64_t Run() {
+    const int32_t batch_max = sizes_.batch_max;
+    const JsonObject ceilings = MeasureCeilings(pool_, workload_.RandomSlots(batch_max, 1 << 20),
+                                                sizes_.row_bytes, stream_);
+    WriteText(MachinePath(options_.json), DescribeMachine()
+                                              .Add("commit", options_.commit)
+                                              .AddJson("ceilings", ceilings.ToString())
+                                              .ToString());
+    std::printf(
+        "| miss %% | batch | rows/step | floor us | us | p99 us | GB/s | A us | A p99 us "
+        "| A / ours | wrong |\n");
+    std::printf("| --- | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |\n");
+    int64_t wrong = 0;
+    for (const int32_t percent : options_.miss_percents) {
+      workload_.Load((sizes_.top_k * percent + 50) / 100);
+      for (const int32_t batch : options_.batches) wrong += RunOne(percent, batch);
+    }
+    WriteText(options_.json, JsonList(results_));
+    return wrong;
+  }
+
+ private:
+  int64_t RunOne(int32_t percent, int32_t batch) {
+    const double rows = workload_.RowsPerStep(batch);
+    const auto whole_rows = static_cast<int32_t>(std::lround(rows));
+    const int64_t slots = std::min<int64_t>(int64_t{48} * whole_rows, 1 << 20);
+    const double floor_us =
+        RowCopyMicroseconds(pool_, workload_.RandomSlots(batch, slots), whole_rows,
+                            sizes_.row_bytes, RowDirection::kToDevice, stream_);
+    const std::vector<Timing> timings =
+        workload_.Time(batch, options_.kernels, options_.repeats, options_.copying_blocks);
+    const Timing& ours = timings[0];
+    const double gb_per_s = rows * sizes_.row_bytes / ours.us / 1e3;
+    JsonObject result;
+    result.Add("miss_percent", percent)
+        .Add("batch", batch)
+        .Add("us_median", ours.us)
+        .Add("us_best", ours.us_best)
+        .Add("us_each_median", ours.us_each)
+        .Add("us_p99", ours.us_p99)
+        .Add("rows_per_step", rows)
+        .Add("gb_per_s", gb_per_s)
+        .Add("us_floor", floor_us);
+    int64_t wrong = ours.wrong;
+    std::printf("| %d | %d | %.0f | %.1f | %.2f | %.1f | %.1f |", percent, batch, rows, floor_us,
+                ours.us, ours.us_p99, gb_per_s);
+    if (timings.size() > 1) {
+      const Timing& a = timings[1];
+      wrong += a.wrong;
+      result.Add("us_design_a", a.us).Add("us_design_a_p99", a.us_p99);
+      std::printf(" %.2f | %.1f | %.2f |", a.us, a.us_p99, a.us / ours.us);
+    } else {
+      std::printf(" - | - | - |");
+    }
+    std::printf(" %lld |\n", static_cast<long long>(wrong));
+    std::fflush(stdout);
+    results_.push_back(result.Add("wrong", wrong)
+                           .Add("pool", pool_.kind())
+                           .Add("commit", options_.commit)
+                           .ToString());
+    return wrong;
+  }
+
+  const Options options_;
+  const PinnedPool& pool_;
+  const cudaStream_t stream_;
+  const WorkloadSizes sizes_;
+  SwapInWorkload workload_;
+  std::vector<std::string> results_;
+};
+
+int Main(const Options& options) {
+  const std::string why = WhyNoGpu();
+  if (!why.empty()) {
+    std::printf("skipped: nothing was measured: %s\n", why.c_str());
+    return kSkipped;
+  }
+  const WorkloadSizes sizes;
+  if (std::ranges::max(options.batches) > sizes.batch_max ||
+      std::ranges::min(options.batches) < 1) {
+    std::fprintf(stderr, "--batch: 1 to %d\n", sizes.batch_max);
+    return 2;
+  }
+  cudaStream_t stream = nullptr;
+  RequireCuda(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), "cudaStreamCreate");
+  const PinnedPool pool(options.pool, int64_t{sizes.batch_max} * sizes.context * sizes.row_bytes);
+  const int64_t wrong = Grid(options, pool, stream).Run();
+  RequireCuda(cudaStreamDestroy(stream), "cudaStreamDestroy");
+  if (wrong > 0)
+    std::printf("WRONG: %lld rows, indices or states\n", static_cast<long long>(wrong));
+  return wrong == 0 ? 0 : 1;
+}
+
+}  // namespace
+}  // namespace kvtier::testing
+
+int main(int argc, char** argv) {
+  using kvtier::testing::BenchmarkFlags;
+  return kvtier::testing::Main(kvtier::testing::Parse(BenchmarkFlags(argc, argv)));
+}

@@ -1,0 +1,298 @@
+#include "tests/gpu/swap_in_workload.h"
+
+#include <algorithm>
+#include <cstring>
+#include <numeric>
+#include <utility>
+
+#include "kernels/cuda/launch.h"
+#include "kernels/reference/reference.h"
+#include "kernels/region_index.h"
+#include "kernels/stats_block.h"
+#include "kernels/testing/random_steps.h"
+#include "tests/gpu/design_a.h"
+#include "tests/gpu/graph_timer.h"
+#include "tests/gpu/miss_trace.h"
+
+namespace kvtier::testing {
+namespace {
+
+constexpr int32_t kBlockSize = 64;
+constexpr int32_t kSteps = SwapInWorkload::kWarmUp + SwapInWorkload::kMeasured;
+
+int64_t PoolBytes(const WorkloadSizes& sizes) {
+  if (sizes.pool_bytes > 0) return sizes.pool_bytes;
+  return int64_t{sizes.batch_max} * sizes.context * sizes.row_bytes;
+}
+
+// What host row `slot` holds.
+void FillRow(int64_t slot, uint64_t* words, int32_t count) {
+  for (int32_t w = 0; w < count; ++w) {
+    words[w] = static_cast<uint64_t>(slot << 8 | w) * 0x9e3779b97f4a7c15u;
+  }
+}
+
+}  // namespace
+
+// Device memory; "warm" is the state after the warm-up.
+struct SwapInWorkload::Buffers {
+  Buffers(const WorkloadSizes& sizes, const GroupShape& shape)
+      : hot(int64_t{sizes.batch_max} * shape.region_stride * sizes.row_bytes),
+        warm_hot(hot.count()),
+        owner(int64_t{sizes.batch_max} * sizes.hot_size),
+        warm_owner(owner.count()),
+        lru(owner.count()),
+        warm_lru(owner.count()),
+        index(int64_t{sizes.batch_max} * RegionIndexLength(sizes.hot_size)),
+        warm_index(index.count()),
+        block_table(int64_t{sizes.batch_max} * shape.max_blocks),
+        row_to_request(sizes.batch_max),
+        topk(int64_t{kSteps} * sizes.batch_max * sizes.top_k),
+        hot_indices(int64_t{kSteps} * sizes.batch_max * sizes.top_k),
+        stats(1),
+        workspace(cuda::WorkspaceBytes(shape, sizes.batch_max)) {}
+
+  DeviceArray<uint8_t> hot, warm_hot;
+  DeviceArray<int32_t> owner, warm_owner;
+  DeviceArray<int16_t> lru, warm_lru;
+  DeviceArray<uint16_t> index, warm_index;
+  DeviceArray<int32_t> block_table, row_to_request;
+  DeviceArray<int32_t> topk, hot_indices;  // [step, batch_max, top_k]
+  DeviceArray<StatsBlock> stats;
+  DeviceArray<uint8_t> workspace;
+};
+
+SwapInWorkload::SwapInWorkload(const WorkloadSizes& sizes, const PinnedPool& pool,
+                               cudaStream_t stream)
+    : sizes_(sizes),
+      pool_(pool),
+      stream_(stream),
+      slot_count_(static_cast<int32_t>(std::min(PoolBytes(sizes), pool.size_bytes()) /
+                                       sizes.row_bytes / kBlockSize * kBlockSize)) {
+  DrawBlocks();
+  FillUsedBlocks();
+  device_ = std::make_unique<Buffers>(sizes_, Shape());
+  device_->workspace.Clear(stream_);
+  device_->block_table.Write(block_table_, stream_);
+  std::vector<int32_t> rows(sizes_.batch_max);
+  std::iota(rows.begin(), rows.end(), 0);
+  device_->row_to_request.Write(rows, stream_);
+}
+
+SwapInWorkload::~SwapInWorkload() = default;
+
+GroupShape SwapInWorkload::Shape() const {
+  GroupShape shape;
+  shape.top_k = sizes_.top_k;
+  shape.hot_size = sizes_.hot_size;
+  shape.region_count = sizes_.batch_max;
+  shape.region_stride = RegionStride(sizes_.hot_size, 1);
+  shape.block_size = kBlockSize;
+  shape.slot_count = slot_count_;
+  shape.max_blocks = sizes_.context / kBlockSize;
+  return shape;
+}
+
+void SwapInWorkload::DrawBlocks() {
+  const int32_t per_request = sizes_.context / kBlockSize;
+  std::vector<int32_t> blocks(slot_count_ / kBlockSize);
+  std::iota(blocks.begin(), blocks.end(), 0);
+  Random random(7);
+  size_t next = 0;
+  for (int32_t request = 0; request < sizes_.batch_max; ++request) {
+    if (sizes_.blocks_may_be_shared) next = 0;
+    for (int32_t i = 0; i < per_request; ++i, ++next) {
+      const auto left = static_cast<int32_t>(blocks.size() - next);
+      std::swap(blocks.at(next), blocks[next + random.Below(left)]);
+      block_table_.push_back(blocks[next]);
+    }
+  }
+}
+
+void SwapInWorkload::FillUsedBlocks() {
+  std::vector<int32_t> used = block_table_;
+  std::sort(used.begin(), used.end());
+  used.erase(std::unique(used.begin(), used.end()), used.end());
+  ForEach(std::ssize(used), [&](int64_t i) {
+    for (int64_t offset = 0; offset < kBlockSize; ++offset) {
+      const int64_t slot = int64_t{used[i]} * kBlockSize + offset;
+      FillRow(slot, reinterpret_cast<uint64_t*>(pool_.data() + slot * sizes_.row_bytes),
+              sizes_.row_bytes / 8);
+    }
+  });
+}
+
+void SwapInWorkload::Load(int32_t misses) {
+  const int64_t batch = sizes_.batch_max, top_k = sizes_.top_k, hot_size = sizes_.hot_size;
+  topk_.assign(kSteps * batch * top_k, kNone);
+  expected_.assign(topk_.size(), kNone);
+  expected_owner_.assign(batch * hot_size, kNone);
+  expected_lru_.resize(batch * hot_size);
+  misses_.assign(batch, 0);
+  ForEach(batch, [&](int64_t request) {
+    MissTrace trace(1000 + static_cast<uint64_t>(request), sizes_.top_k, sizes_.hot_size,
+                    sizes_.context, misses);
+    const int32_t region = 0;
+    int32_t* const owner = &expected_owner_[request * hot_size];
+    int16_t* const lru = &expected_lru_[request * hot_size];
+    for (int32_t h = 0; h < hot_size; ++h) lru[h] = static_cast<int16_t>(h);
+    StatsBlock stats;
+    SwapInParams p;
+    p.shape = Shape();
+    p.shape.region_count = 1;
+    p.state = {owner, lru};
+    p.num_rows = 1;
+    p.row_to_request = &region;
+    p.block_table = &block_table_[request * p.shape.max_blocks];
+    p.stats = &stats;
+    for (int64_t step = 0; step < kSteps; ++step) {
+      const int64_t at = (step * batch + request) * top_k;
+      const std::vector<int32_t>& positions = trace.Next();
+      std::copy(positions.begin(), positions.end(), topk_.begin() + at);
+      p.topk = &topk_[at];
+      p.hot_indices = &expected_[at];
+      if (step == kWarmUp) stats = {};
+      reference::SwapIn(p);
+      const auto base = static_cast<int32_t>(request) * p.shape.region_stride;
+      for (int64_t i = at; i < at + top_k; ++i) expected_[i] += base;
+    }
+    Counts counts;
+    (void)ReadCounts(&stats, &counts);
+    misses_[request] = counts[Counter::kMisses];
+  });
+  device_->topk.Write(topk_, stream_);
+  StartEmpty();
+  for (int32_t step = 0; step < kWarmUp; ++step) {
+    RequireCuda(Step(Kernel::kOurs, sizes_.batch_max, step, device_->hot_indices.data(),
+                     /*copying_blocks=*/0),
+                "warm-up");
+  }
+  device_->warm_hot.CopyFrom(device_->hot, device_->hot.count(), stream_);
+  device_->warm_owner.CopyFrom(device_->owner, device_->owner.count(), stream_);
+  device_->warm_lru.CopyFrom(device_->lru, device_->lru.count(), stream_);
+  device_->warm_index.CopyFrom(device_->index, device_->index.count(), stream_);
+  RequireCuda(cudaStreamSynchronize(stream_), "warm-up");
+}
+
+void SwapInWorkload::StartEmpty() {
+  std::vector<int16_t> lru(static_cast<size_t>(device_->lru.count()));
+  for (size_t i = 0; i < lru.size(); ++i) lru[i] = static_cast<int16_t>(i % sizes_.hot_size);
+  device_->lru.Write(lru, stream_);
+  device_->owner.Write(std::vector<int32_t>(lru.size(), kNone), stream_);
+  device_->index.Clear(stream_);
+  device_->stats.Clear(stream_);
+}
+
+void SwapInWorkload::Restore(int32_t batch) {
+  const auto part = [&](int64_t count) { return count / sizes_.batch_max * batch; };
+  device_->hot.CopyFrom(device_->warm_hot, part(device_->hot.count()), stream_);
+  device_->owner.CopyFrom(device_->warm_owner, part(device_->owner.count()), stream_);
+  device_->lru.CopyFrom(device_->warm_lru, part(device_->lru.count()), stream_);
+  device_->index.CopyFrom(device_->warm_index, part(device_->index.count()), stream_);
+}
+
+cudaError_t SwapInWorkload::Step(Kernel kernel, int32_t batch, int32_t step, int32_t* hot_indices,
+                                 int32_t copying_blocks) {
+  const LayerView layer = {pool_.data(),
+                           device_->hot.data(),
+                           {.value_bytes = sizes_.row_bytes, .row_stride = sizes_.row_bytes}};
+  SwapInParams p;
+  p.shape = Shape();
+  p.state = {device_->owner.data(), device_->lru.data()};
+  if (RegionIndexLength(sizes_.hot_size) > 0) p.state.index = device_->index.data();
+  p.num_rows = batch;
+  p.row_to_request = device_->row_to_request.data();
+  p.topk = device_->topk.data() + int64_t{step} * sizes_.batch_max * sizes_.top_k;
+  p.block_table = device_->block_table.data();
+  p.hot_indices = hot_indices;
+  p.layers = &layer;
+  p.layer_count = 1;
+  p.stats = device_->stats.data();
+  if (kernel == Kernel::kDesignA) return cuda::DesignA(p, stream_);
+  return cuda::SwapIn(p, device_->workspace.data(), stream_, {.copying_blocks = copying_blocks});
+}
+
+std::vector<Timing> SwapInWorkload::Time(int32_t batch, const std::vector<Kernel>& kernels,
+                                         int32_t repeats, int32_t copying_blocks) {
+  std::vector<std::unique_ptr<GraphTimer>> timers;
+  for (const Kernel kernel : kernels) {
+    timers.push_back(std::make_unique<GraphTimer>(stream_, kMeasured, [&, kernel](int32_t step) {
+      return Step(kernel, batch, kWarmUp + step, device_->hot_indices.data(), copying_blocks);
+    }));
+  }
+  std::vector<Timing> timings(kernels.size());
+  std::vector<std::vector<double>> of_replays(kernels.size()), of_each(kernels.size());
+  for (int32_t repeat = 0; repeat < repeats; ++repeat) {
+    for (size_t k = 0; k < kernels.size(); ++k) {
+      Restore(batch);
+      of_replays[k].push_back(timers[k]->Microseconds() / kMeasured);
+      if (repeat == 0) timings[k].wrong += CountWrongState(batch);
+      Restore(batch);
+      for (const double us : timers[k]->MicrosecondsOfEach()) of_each[k].push_back(us);
+    }
+  }
+  for (size_t k = 0; k < kernels.size(); ++k) {
+    timings[k].us = Percentile(of_replays[k], 0.5);
+    timings[k].us_best = Percentile(of_replays[k], 0);
+    timings[k].us_each = Percentile(of_each[k], 0.5);
+    timings[k].us_p99 = Percentile(of_each[k], 0.99);
+    timings[k].wrong += CountWrongIndices(kernels[k], batch, copying_blocks);
+  }
+  return timings;
+}
+
+// After the last step.
+int64_t SwapInWorkload::CountWrongState(int32_t batch) {
+  const int64_t row_bytes = sizes_.row_bytes, stride = RegionStride(sizes_.hot_size, 1);
+  const auto hot = device_->hot.Read(batch * stride * row_bytes, stream_);
+  const auto owners = device_->owner.Read(int64_t{batch} * sizes_.hot_size, stream_);
+  const auto lru = device_->lru.Read(std::ssize(owners), stream_);
+  std::vector<int64_t> wrong(batch);
+  ForEach(batch, [&](int64_t request) {
+    for (int64_t h = 0; h < sizes_.hot_size; ++h) {
+      const int64_t i = request * sizes_.hot_size + h, slot = owners[i];
+      wrong[request] += owners[i] != expected_owner_[i] || lru[i] != expected_lru_[i];
+      if (slot < 0 || slot >= slot_count_) continue;
+      const int64_t row = request * stride + h;
+      wrong[request] += std::memcmp(&hot[row * row_bytes], pool_.data() + slot * row_bytes,
+                                    static_cast<size_t>(row_bytes)) != 0;
+    }
+  });
+  return std::accumulate(wrong.begin(), wrong.end(), int64_t{0});
+}
+
+// Of every measured step, which are enqueued once more for this.
+int64_t SwapInWorkload::CountWrongIndices(Kernel kernel, int32_t batch, int32_t copying_blocks) {
+  const int64_t of_step = int64_t{sizes_.batch_max} * sizes_.top_k;
+  const int64_t of_batch = int64_t{batch} * sizes_.top_k;
+  Restore(batch);
+  for (int32_t step = kWarmUp; step < kSteps; ++step) {
+    RequireCuda(
+        Step(kernel, batch, step, device_->hot_indices.data() + step * of_step, copying_blocks),
+        "a step");
+  }
+  const std::vector<int32_t> indices = device_->hot_indices.Read(kSteps * of_step, stream_);
+  int64_t wrong = 0;
+  for (int64_t at = kWarmUp * of_step; at < kSteps * of_step; at += of_step) {
+    wrong +=
+        !std::equal(indices.begin() + at, indices.begin() + at + of_batch, expected_.begin() + at);
+  }
+  return wrong;
+}
+
+double SwapInWorkload::RowsPerStep(int32_t batch) const {
+  const int64_t all = std::accumulate(misses_.begin(), misses_.begin() + batch, int64_t{0});
+  return static_cast<double>(all) / kMeasured;
+}
+
+std::vector<int32_t> SwapInWorkload::RandomSlots(int32_t batch, int64_t count) const {
+  Random random(11);
+  std::vector<int32_t> slots;
+  for (int64_t i = 0; i < count; ++i) {
+    const int32_t block = block_table_[random.Below(batch * Shape().max_blocks)];
+    slots.push_back(block * kBlockSize + random.Below(kBlockSize));
+  }
+  return slots;
+}
+
+}  // namespace kvtier::testing

@@ -1,0 +1,94 @@
+// Decode steps on a GPU whose swap-ins are timed and checked.
+//
+// Requests with contexts in random blocks of a pinned pool; each step keeps a share of the last
+// top-k and asks for rows that are not hot instead of the rest (miss_trace.h). 16 steps of warm-up,
+// 48 steps in one CUDA graph, replayed from the same state each time. The sequential reference
+// plays the same trace: hot indices of every step, owners and orders must be its own, and every hot
+// row must be the host row of its owner.
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <vector>
+
+#include "kernels/params.h"
+#include "tests/gpu/device_array.h"
+#include "tests/gpu/pinned_pool.h"
+
+namespace kvtier::testing {
+
+struct WorkloadSizes {
+  int32_t top_k = 2048;
+  int32_t hot_size = 4096;
+  int32_t context = 32768;  // rows of a request, a multiple of the block's 64
+  int32_t batch_max = 128;  // requests
+  int32_t row_bytes = 656;
+  int64_t pool_bytes = 0;  // the part of the pool where blocks are drawn; 0: as requests need
+  // Requests draw their blocks each from the whole part, so that two may have a block in common,
+  // as requests with a common prefix have: any batch on a pool of any size.
+  bool blocks_may_be_shared = false;
+};
+
+struct Timing {
+  double us = 0;       // a step: the median of the replays, each divided by its steps
+  double us_best = 0;  // the best of them
+  double us_each = 0;  // the median of single steps, with the cost of an event
+  double us_p99 = 0;   // their 99th percentile
+  int64_t wrong = 0;   // rows, indices, owners and orders that are not as they must be
+};
+
+class SwapInWorkload {
+ public:
+  static constexpr int32_t kWarmUp = 16;
+  static constexpr int32_t kMeasured = 48;
+
+  enum class Kernel { kOurs, kDesignA };
+
+  // Takes device memory, lays out block tables, writes the rows of the pool that are used.
+  SwapInWorkload(const WorkloadSizes& sizes, const PinnedPool& pool, cudaStream_t stream);
+  ~SwapInWorkload();
+  SwapInWorkload(const SwapInWorkload&) = delete;
+  SwapInWorkload& operator=(const SwapInWorkload&) = delete;
+
+  // Another trace: `misses` a request and step. Plays it on the reference, and the warm-up on the
+  // GPU.
+  void Load(int32_t misses);
+
+  // The first `batch` requests of the trace. Kernels take turns, `repeats` times.
+  std::vector<Timing> Time(int32_t batch, const std::vector<Kernel>& kernels, int32_t repeats,
+                           int32_t copying_blocks = 0);
+
+  // Of the first `batch` requests, in a measured step.
+  double RowsPerStep(int32_t batch) const;
+  // Slots of the first `batch` requests, drawn at random.
+  std::vector<int32_t> RandomSlots(int32_t batch, int64_t count) const;
+
+ private:
+  struct Buffers;
+
+  GroupShape Shape() const;
+  void DrawBlocks();
+  void FillUsedBlocks();
+  void StartEmpty();
+  void Restore(int32_t batch);
+  cudaError_t Step(Kernel kernel, int32_t batch, int32_t step, int32_t* hot_indices,
+                   int32_t copying_blocks);
+  int64_t CountWrongState(int32_t batch);
+  int64_t CountWrongIndices(Kernel kernel, int32_t batch, int32_t copying_blocks);
+
+  const WorkloadSizes sizes_;
+  const PinnedPool& pool_;
+  const cudaStream_t stream_;
+  const int32_t slot_count_;
+  std::vector<int32_t> block_table_;      // [batch_max, blocks a request]
+  std::vector<int32_t> topk_, expected_;  // [step, batch_max, top_k] positions, hot indices
+  std::vector<int32_t> expected_owner_;   // [batch_max, hot_size] after the last step
+  std::vector<int16_t> expected_lru_;     // ditto
+  std::vector<int64_t> misses_;           // [batch_max] of all measured steps
+  std::unique_ptr<Buffers> device_;
+};
+
+}  // namespace kvtier::testing
