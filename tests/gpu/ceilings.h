@@ -6,7 +6,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "tests/gpu/benchmark_report.h"
+#include "tests/benchmark/report.h"
 #include "tests/gpu/pinned_pool.h"
 
 namespace kvtier::testing {

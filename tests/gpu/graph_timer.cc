@@ -1,8 +1,5 @@
 #include "tests/gpu/graph_timer.h"
 
-#include <algorithm>
-#include <cmath>
-
 #include "tests/gpu/cuda_arena.h"
 
 namespace kvtier::testing {
@@ -27,12 +24,6 @@ double Between(cudaEvent_t begin, cudaEvent_t end) {
 }
 
 }  // namespace
-
-double Percentile(std::vector<double> values, double share) {
-  std::sort(values.begin(), values.end());
-  const auto rank = static_cast<int64_t>(std::ceil(share * static_cast<double>(values.size())));
-  return values[static_cast<size_t>(std::clamp<int64_t>(rank - 1, 0, std::ssize(values) - 1))];
-}
 
 GraphTimer::GraphTimer(cudaStream_t stream, int32_t steps,
                        const std::function<cudaError_t(int32_t)>& enqueue)

@@ -13,9 +13,6 @@
 
 namespace kvtier::testing {
 
-// The value below which a share of the values lies (nearest rank). Not of no values.
-double Percentile(std::vector<double> values, double share);
-
 class GraphTimer {
  public:
   // `enqueue(step)` enqueues one step on `stream`; it is called while the stream is captured.

@@ -17,9 +17,10 @@
 #include <string>
 #include <vector>
 
-#include "tests/gpu/benchmark_report.h"
+#include "tests/benchmark/report.h"
 #include "tests/gpu/ceilings.h"
 #include "tests/gpu/cuda_implementation.h"
+#include "tests/gpu/gpu_machine.h"
 #include "tests/gpu/pinned_pool.h"
 #include "tests/gpu/swap_in_workload.h"
 
@@ -60,7 +61,7 @@ class Grid {
     const int32_t batch_max = sizes_.batch_max;
     const JsonObject ceilings = MeasureCeilings(pool_, workload_.RandomSlots(batch_max, 1 << 20),
                                                 sizes_.row_bytes, stream_);
-    WriteText(MachinePath(options_.json), DescribeMachine()
+    WriteText(MachinePath(options_.json), DescribeGpuMachine()
                                               .Add("commit", options_.commit)
                                               .AddJson("ceilings", ceilings.ToString())
                                               .ToString());

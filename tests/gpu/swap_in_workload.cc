@@ -10,6 +10,7 @@
 #include "kernels/region_index.h"
 #include "kernels/stats_block.h"
 #include "kernels/testing/random_steps.h"
+#include "tests/benchmark/report.h"
 #include "tests/gpu/design_a.h"
 #include "tests/gpu/graph_timer.h"
 #include "tests/gpu/miss_trace.h"

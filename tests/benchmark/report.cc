@@ -1,8 +1,8 @@
-#include "tests/gpu/benchmark_report.h"
+#include "tests/benchmark/report.h"
 
-#include <cuda_runtime_api.h>
 #include <sys/utsname.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstdio>
 #include <cstdlib>
@@ -18,17 +18,6 @@ namespace {
   std::exit(2);
 }
 
-// The first line of `path` that begins with `prefix`, without it and what separates; "" if none.
-std::string LineOf(const std::string& path, const std::string& prefix) {
-  std::ifstream file(path);
-  for (std::string line; std::getline(file, line);) {
-    if (!line.starts_with(prefix)) continue;
-    const size_t begin = line.find_first_not_of(": \t", prefix.size());
-    return begin == std::string::npos ? "" : line.substr(begin);
-  }
-  return "";
-}
-
 std::string Quoted(const std::string& text) {
   std::string quoted = "\"";
   for (const char c : text) {
@@ -36,26 +25,6 @@ std::string Quoted(const std::string& text) {
     if (static_cast<unsigned char>(c) >= ' ') quoted += c;
   }
   return quoted + "\"";
-}
-
-void AddGpu(JsonObject* machine) {
-  cudaDeviceProp properties;
-  if (cudaGetDeviceProperties(&properties, 0) != cudaSuccess) return;
-  char bus[32] = {};
-  int driver = 0, runtime = 0;
-  (void)cudaDeviceGetPCIBusId(bus, sizeof(bus), 0);
-  (void)cudaDriverGetVersion(&driver);
-  (void)cudaRuntimeGetVersion(&runtime);
-  for (char* c = bus; *c != 0; ++c) *c = static_cast<char>(std::tolower(*c));
-  const std::string device = std::string("/sys/bus/pci/devices/") + bus;
-  machine->Add("gpu", std::string(properties.name))
-      .Add("gpu_memory_bytes", static_cast<int64_t>(properties.totalGlobalMem))
-      .Add("multiprocessors", properties.multiProcessorCount)
-      .Add("driver", LineOf("/proc/driver/nvidia/version", "NVRM version"))
-      .Add("cuda_driver", driver)
-      .Add("cuda_runtime", runtime)
-      .Add("pci_link_speed", LineOf(device + "/current_link_speed", ""))
-      .Add("pci_link_width", LineOf(device + "/current_link_width", ""));
 }
 
 }  // namespace
@@ -145,9 +114,18 @@ std::string MachinePath(const std::string& json_path) {
   return json_path.substr(0, dot) + "_machine.json";
 }
 
+std::string LineOf(const std::string& path, const std::string& prefix) {
+  std::ifstream file(path);
+  for (std::string line; std::getline(file, line);) {
+    if (!line.starts_with(prefix)) continue;
+    const size_t begin = line.find_first_not_of(": \t", prefix.size());
+    return begin == std::string::npos ? "" : line.substr(begin);
+  }
+  return "";
+}
+
 JsonObject DescribeMachine() {
   JsonObject machine;
-  AddGpu(&machine);
   utsname system;
   (void)uname(&system);
   machine.Add("cpu", LineOf("/proc/cpuinfo", "model name"))
@@ -157,6 +135,12 @@ JsonObject DescribeMachine() {
       .Add("huge_pages", LineOf("/sys/kernel/mm/transparent_hugepage/enabled", ""))
       .Add("huge_pages_shared", LineOf("/sys/kernel/mm/transparent_hugepage/shmem_enabled", ""));
   return machine;
+}
+
+double Percentile(std::vector<double> values, double share) {
+  std::sort(values.begin(), values.end());
+  const auto rank = static_cast<int64_t>(std::ceil(share * static_cast<double>(values.size())));
+  return values[static_cast<size_t>(std::clamp<int64_t>(rank - 1, 0, std::ssize(values) - 1))];
 }
 
 }  // namespace kvtier::testing

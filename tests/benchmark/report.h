@@ -54,7 +54,14 @@ void WriteText(const std::string& path, const std::string& text);
 // "out/a.json" -> "out/a_machine.json".
 std::string MachinePath(const std::string& json_path);
 
-// Who measures: GPU, driver, CPU, kernel, memory. Without a GPU: the rest.
+// Who measures: CPU, kernel, memory.
 JsonObject DescribeMachine();
+
+// The first line of the file at `path` that begins with `prefix`, without it and what separates it
+// from the rest; "" if there is none.
+std::string LineOf(const std::string& path, const std::string& prefix);
+
+// The value below which a share of the values lies (nearest rank). Not of no values.
+double Percentile(std::vector<double> values, double share);
 
 }  // namespace kvtier::testing
