@@ -5,8 +5,8 @@
 #   run_gpu_checks.sh --quick        the same without large shapes, ten steps a shape
 #   run_gpu_checks.sh --backend      the device backend, alone and with a second process
 #   run_gpu_checks.sh --sanitizer    compute-sanitizer's four tools over a part of it
-#   run_gpu_checks.sh --benchmark [OPTION...]    how long a swap-in takes; the options are those of
-#                                                swap_in_benchmark
+#   run_gpu_checks.sh --benchmark [NAME [OPTION...]]    how long swap_in, backup and group take, or
+#                                    NAME alone, with options of its own; scale only if named
 #   run_gpu_checks.sh --all          all but --quick
 #
 # Each check writes $OUT/NAME.log ($OUT is ./gpu_logs unless set); the logs of those that passed
@@ -121,10 +121,21 @@ sanitize() {
   check_under memcheck state 60 cuda_cases_state_test '*Eager*'
 }
 
+# benchmark NAME [OPTION...]
 benchmark() {
-  check swap_in 240 "$here/swap_in_benchmark" --json="$logs/swap_in.json" \
-    --commit="$(cat "$here/commit" 2>/dev/null)" "${options[@]}"
-  [[ -f "$logs/swap_in.log" ]] || sed -n '/^=== swap_in/,$p' "$logs/passed.log"
+  local name="$1"
+  check "$name" 240 "$here/${name}_benchmark" --json="$logs/$name.json" \
+    --commit="$(cat "$here/commit" 2>/dev/null)" "${@:2}"
+  [[ -f "$logs/$name.log" ]] || sed -n "/^=== $name\$/,/^===/p" "$logs/passed.log" | sed '/^===/d'
+}
+
+benchmarks() {
+  if ((${#options[@]} > 0)); then
+    benchmark "${options[@]}"
+    return
+  fi
+  local name
+  for name in swap_in backup group; do benchmark "$name"; done
 }
 
 options=("${@:2}")
@@ -133,8 +144,8 @@ case "${1:-}" in
   --quick) parts=(quick) ;;
   --backend) parts=(backend) ;;
   --sanitizer) parts=(sanitize) ;;
-  --benchmark) parts=(benchmark) ;;
-  --all) parts=(checks backend sanitize benchmark) ;;
+  --benchmark) parts=(benchmarks) ;;
+  --all) parts=(checks backend sanitize benchmarks) ;;
   *)
     sed -n '2,/^set/s/^# \{0,1\}//p' "${BASH_SOURCE[0]}" >&2
     exit 2

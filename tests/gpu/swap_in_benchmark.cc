@@ -19,8 +19,7 @@
 
 #include "tests/benchmark/report.h"
 #include "tests/gpu/ceilings.h"
-#include "tests/gpu/cuda_implementation.h"
-#include "tests/gpu/gpu_machine.h"
+#include "tests/gpu/gpu_benchmark.h"
 #include "tests/gpu/pinned_pool.h"
 #include "tests/gpu/swap_in_workload.h"
 
@@ -29,24 +28,20 @@ namespace {
 
 using Kernel = SwapInWorkload::Kernel;
 
-struct Options {
+struct Options : GpuBenchmarkOptions {
+  using GpuBenchmarkOptions::GpuBenchmarkOptions;
   std::vector<int32_t> miss_percents, batches;
   std::vector<Kernel> kernels;
-  int32_t repeats, copying_blocks;
-  std::string pool, json, commit;
+  int32_t copying_blocks = 0;
 };
 
 Options Parse(BenchmarkFlags flags) {
-  Options o;
+  Options o(&flags);
   o.miss_percents = flags.Numbers("miss", {0, 5, 10, 15, 20});
   o.batches = flags.Numbers("batch", {1, 4, 8, 16, 32, 64, 128});
   o.kernels = {Kernel::kOurs};
   if (!flags.Has("ours-only")) o.kernels.push_back(Kernel::kDesignA);
-  o.repeats = flags.Number("repeats", 7);
   o.copying_blocks = flags.Number("copying_blocks", 0);
-  o.pool = flags.Text("pool", "memfd");
-  o.json = flags.Text("json", "");
-  o.commit = flags.Text("commit", "");
   flags.RequireNoOthers();
   return o;
 }
@@ -61,10 +56,7 @@ class Grid {
     const int32_t batch_max = sizes_.batch_max;
     const JsonObject ceilings = MeasureCeilings(pool_, workload_.RandomSlots(batch_max, 1 << 20),
                                                 sizes_.row_bytes, stream_);
-    WriteText(MachinePath(options_.json), DescribeGpuMachine()
-                                              .Add("commit", options_.commit)
-                                              .AddJson("ceilings", ceilings.ToString())
-                                              .ToString());
+    WriteMachine(options_, ceilings);
     std::printf(
         "| miss %% | batch | rows/step | floor us | us | p99 us | GB/s | A us | A p99 us "
         "| A / ours | wrong |\n");
@@ -129,25 +121,16 @@ class Grid {
 };
 
 int Main(const Options& options) {
-  const std::string why = WhyNoGpu();
-  if (!why.empty()) {
-    std::printf("skipped: nothing was measured: %s\n", why.c_str());
-    return kSkipped;
-  }
   const WorkloadSizes sizes;
   if (std::ranges::max(options.batches) > sizes.batch_max ||
       std::ranges::min(options.batches) < 1) {
     std::fprintf(stderr, "--batch: 1 to %d\n", sizes.batch_max);
     return 2;
   }
-  cudaStream_t stream = nullptr;
-  RequireCuda(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), "cudaStreamCreate");
-  const PinnedPool pool(options.pool, int64_t{sizes.batch_max} * sizes.context * sizes.row_bytes);
-  const int64_t wrong = Grid(options, pool, stream).Run();
-  RequireCuda(cudaStreamDestroy(stream), "cudaStreamDestroy");
-  if (wrong > 0)
-    std::printf("WRONG: %lld rows, indices or states\n", static_cast<long long>(wrong));
-  return wrong == 0 ? 0 : 1;
+  return RunGpuBenchmark([&](cudaStream_t stream) {
+    const PinnedPool pool(options.pool, int64_t{sizes.batch_max} * sizes.context * sizes.row_bytes);
+    return Grid(options, pool, stream).Run();
+  });
 }
 
 }  // namespace

@@ -23,13 +23,13 @@ constexpr int32_t kSteps = SwapInWorkload::kWarmUp + SwapInWorkload::kMeasured;
 
 int64_t PoolBytes(const WorkloadSizes& sizes) {
   if (sizes.pool_bytes > 0) return sizes.pool_bytes;
-  return int64_t{sizes.batch_max} * sizes.context * sizes.row_bytes;
+  return int64_t{sizes.batch_max} * sizes.context * sizes.row_bytes * sizes.layers;
 }
 
-// What host row `slot` holds.
-void FillRow(int64_t slot, uint64_t* words, int32_t count) {
+// What the `row`-th row of the pool holds.
+void FillRow(int64_t row, uint64_t* words, int32_t count) {
   for (int32_t w = 0; w < count; ++w) {
-    words[w] = static_cast<uint64_t>(slot << 8 | w) * 0x9e3779b97f4a7c15u;
+    words[w] = static_cast<uint64_t>(row << 8 | w) * 0x9e3779b97f4a7c15u;
   }
 }
 
@@ -38,7 +38,7 @@ void FillRow(int64_t slot, uint64_t* words, int32_t count) {
 // Device memory; "warm" is the state after the warm-up.
 struct SwapInWorkload::Buffers {
   Buffers(const WorkloadSizes& sizes, const GroupShape& shape)
-      : hot(int64_t{sizes.batch_max} * shape.region_stride * sizes.row_bytes),
+      : hot(int64_t{sizes.batch_max} * shape.region_stride * sizes.row_bytes * sizes.layers),
         warm_hot(hot.count()),
         owner(int64_t{sizes.batch_max} * sizes.hot_size),
         warm_owner(owner.count()),
@@ -50,6 +50,9 @@ struct SwapInWorkload::Buffers {
         row_to_request(sizes.batch_max),
         topk(int64_t{kSteps} * sizes.batch_max * sizes.top_k),
         hot_indices(int64_t{kSteps} * sizes.batch_max * sizes.top_k),
+        plan_slots(sizes.layers > 1 ? int64_t{2} * sizes.batch_max * sizes.top_k : 0),
+        plan_hot_rows(plan_slots.count()),
+        plan_counts(2 * sizes.batch_max),
         stats(1),
         workspace(cuda::WorkspaceBytes(shape, sizes.batch_max)) {}
 
@@ -58,7 +61,9 @@ struct SwapInWorkload::Buffers {
   DeviceArray<int16_t> lru, warm_lru;
   DeviceArray<uint16_t> index, warm_index;
   DeviceArray<int32_t> block_table, row_to_request;
-  DeviceArray<int32_t> topk, hot_indices;  // [step, batch_max, top_k]
+  DeviceArray<int32_t> topk, hot_indices;          // [step, batch_max, top_k]
+  DeviceArray<int32_t> plan_slots, plan_hot_rows;  // [2, batch_max, top_k], by a step's parity
+  DeviceArray<int32_t> plan_counts;                // [2, batch_max]
   DeviceArray<StatsBlock> stats;
   DeviceArray<uint8_t> workspace;
 };
@@ -69,7 +74,11 @@ SwapInWorkload::SwapInWorkload(const WorkloadSizes& sizes, const PinnedPool& poo
       pool_(pool),
       stream_(stream),
       slot_count_(static_cast<int32_t>(std::min(PoolBytes(sizes), pool.size_bytes()) /
-                                       sizes.row_bytes / kBlockSize * kBlockSize)) {
+                                       sizes.layers / sizes.row_bytes / kBlockSize * kBlockSize)) {
+  RequireCuda(cudaStreamCreateWithFlags(&beside_, cudaStreamNonBlocking), "cudaStreamCreate");
+  for (cudaEvent_t* event : {&resolved_, &replayed_[0], &replayed_[1]}) {
+    RequireCuda(cudaEventCreateWithFlags(event, cudaEventDisableTiming), "cudaEventCreate");
+  }
   DrawBlocks();
   FillUsedBlocks();
   device_ = std::make_unique<Buffers>(sizes_, Shape());
@@ -80,7 +89,10 @@ SwapInWorkload::SwapInWorkload(const WorkloadSizes& sizes, const PinnedPool& poo
   device_->row_to_request.Write(rows, stream_);
 }
 
-SwapInWorkload::~SwapInWorkload() = default;
+SwapInWorkload::~SwapInWorkload() {
+  for (cudaEvent_t event : {resolved_, replayed_[0], replayed_[1]}) (void)cudaEventDestroy(event);
+  (void)cudaStreamDestroy(beside_);
+}
 
 GroupShape SwapInWorkload::Shape() const {
   GroupShape shape;
@@ -114,10 +126,11 @@ void SwapInWorkload::FillUsedBlocks() {
   std::vector<int32_t> used = block_table_;
   std::sort(used.begin(), used.end());
   used.erase(std::unique(used.begin(), used.end()), used.end());
-  ForEach(std::ssize(used), [&](int64_t i) {
+  ForEach(std::ssize(used) * sizes_.layers, [&](int64_t i) {
+    const int64_t layer = i % sizes_.layers, block = used[i / sizes_.layers];
     for (int64_t offset = 0; offset < kBlockSize; ++offset) {
-      const int64_t slot = int64_t{used[i]} * kBlockSize + offset;
-      FillRow(slot, reinterpret_cast<uint64_t*>(pool_.data() + slot * sizes_.row_bytes),
+      const int64_t row = layer * slot_count_ + block * kBlockSize + offset;
+      FillRow(row, reinterpret_cast<uint64_t*>(pool_.data() + row * sizes_.row_bytes),
               sizes_.row_bytes / 8);
     }
   });
@@ -184,19 +197,35 @@ void SwapInWorkload::StartEmpty() {
   device_->stats.Clear(stream_);
 }
 
+// Of the first `batch` requests; of all of them where more layers follow.
+int64_t SwapInWorkload::HotBytes(int32_t batch) const {
+  const int64_t all = device_->hot.count();
+  return sizes_.layers == 1 ? all / sizes_.batch_max * batch : all;
+}
+
 void SwapInWorkload::Restore(int32_t batch) {
   const auto part = [&](int64_t count) { return count / sizes_.batch_max * batch; };
-  device_->hot.CopyFrom(device_->warm_hot, part(device_->hot.count()), stream_);
+  device_->hot.CopyFrom(device_->warm_hot, HotBytes(batch), stream_);
   device_->owner.CopyFrom(device_->warm_owner, part(device_->owner.count()), stream_);
   device_->lru.CopyFrom(device_->warm_lru, part(device_->lru.count()), stream_);
   device_->index.CopyFrom(device_->warm_index, part(device_->index.count()), stream_);
 }
 
+std::vector<LayerView> SwapInWorkload::Layers() const {
+  const int64_t hot_bytes = device_->hot.count() / sizes_.layers;
+  const int64_t host_bytes = int64_t{slot_count_} * sizes_.row_bytes;
+  std::vector<LayerView> layers;
+  for (int64_t l = 0; l < sizes_.layers; ++l) {
+    layers.push_back({pool_.data() + l * host_bytes,
+                      device_->hot.data() + l * hot_bytes,
+                      {.value_bytes = sizes_.row_bytes, .row_stride = sizes_.row_bytes}});
+  }
+  return layers;
+}
+
 cudaError_t SwapInWorkload::Step(Kernel kernel, int32_t batch, int32_t step, int32_t* hot_indices,
                                  int32_t copying_blocks) {
-  const LayerView layer = {pool_.data(),
-                           device_->hot.data(),
-                           {.value_bytes = sizes_.row_bytes, .row_stride = sizes_.row_bytes}};
+  const std::vector<LayerView> layers = Layers();
   SwapInParams p;
   p.shape = Shape();
   p.state = {device_->owner.data(), device_->lru.data()};
@@ -206,11 +235,44 @@ cudaError_t SwapInWorkload::Step(Kernel kernel, int32_t batch, int32_t step, int
   p.topk = device_->topk.data() + int64_t{step} * sizes_.batch_max * sizes_.top_k;
   p.block_table = device_->block_table.data();
   p.hot_indices = hot_indices;
-  p.layers = &layer;
-  p.layer_count = 1;
+  p.layers = layers.data();
+  p.layer_count = kernel == Kernel::kOurs ? sizes_.layers : 1;
   p.stats = device_->stats.data();
   if (kernel == Kernel::kDesignA) return cuda::DesignA(p, stream_);
-  return cuda::SwapIn(p, device_->workspace.data(), stream_, {.copying_blocks = copying_blocks});
+  if (kernel == Kernel::kOurs) {
+    return cuda::SwapIn(p, device_->workspace.data(), stream_, {.copying_blocks = copying_blocks});
+  }
+  return StepByPlan(kernel, p, step);
+}
+
+// Two plans, by turns, so that followers may be a step behind their leader.
+cudaError_t SwapInWorkload::StepByPlan(Kernel kernel, SwapInParams params, int32_t step) {
+  const std::vector<LayerView> layers = Layers();
+  const int64_t parity = step % 2, of_plan = parity * sizes_.batch_max * sizes_.top_k;
+  params.plan = {device_->plan_slots.data() + of_plan, device_->plan_hot_rows.data() + of_plan,
+                 device_->plan_counts.data() + parity * sizes_.batch_max};
+  ReplayPlanParams replay;
+  replay.shape = params.shape;
+  replay.num_rows = params.num_rows;
+  replay.plan = params.plan;
+  replay.layers = layers.data() + 1;
+  replay.layer_count = sizes_.layers - 1;
+  replay.stats = params.stats;
+  const bool is_beside = kernel == Kernel::kReplayBeside;
+  // The plan of two steps before has been read, if that step is one of these.
+  if (is_beside && step >= kWarmUp + 2) {
+    RequireCuda(cudaStreamWaitEvent(stream_, replayed_[parity]), "wait");
+  }
+  const cudaError_t error = cuda::SwapIn(params, device_->workspace.data(), stream_);
+  if (error != cudaSuccess || !is_beside) {
+    return error != cudaSuccess ? error : cuda::ReplayPlan(replay, stream_);
+  }
+  RequireCuda(cudaEventRecord(resolved_, stream_), "record");
+  RequireCuda(cudaStreamWaitEvent(beside_, resolved_), "wait");
+  RequireCuda(cuda::ReplayPlan(replay, beside_), "ReplayPlan");
+  RequireCuda(cudaEventRecord(replayed_[parity], beside_), "record");
+  if (step < kSteps - 1) return cudaSuccess;
+  return cudaStreamWaitEvent(stream_, replayed_[parity]);
 }
 
 std::vector<Timing> SwapInWorkload::Time(int32_t batch, const std::vector<Kernel>& kernels,
@@ -244,8 +306,9 @@ std::vector<Timing> SwapInWorkload::Time(int32_t batch, const std::vector<Kernel
 
 // After the last step.
 int64_t SwapInWorkload::CountWrongState(int32_t batch) {
-  const int64_t row_bytes = sizes_.row_bytes, stride = RegionStride(sizes_.hot_size, 1);
-  const auto hot = device_->hot.Read(batch * stride * row_bytes, stream_);
+  const int64_t stride = RegionStride(sizes_.hot_size, 1);
+  const auto row_bytes = static_cast<size_t>(sizes_.row_bytes);
+  const auto hot = device_->hot.Read(HotBytes(batch), stream_);
   const auto owners = device_->owner.Read(int64_t{batch} * sizes_.hot_size, stream_);
   const auto lru = device_->lru.Read(std::ssize(owners), stream_);
   std::vector<int64_t> wrong(batch);
@@ -254,9 +317,12 @@ int64_t SwapInWorkload::CountWrongState(int32_t batch) {
       const int64_t i = request * sizes_.hot_size + h, slot = owners[i];
       wrong[request] += owners[i] != expected_owner_[i] || lru[i] != expected_lru_[i];
       if (slot < 0 || slot >= slot_count_) continue;
-      const int64_t row = request * stride + h;
-      wrong[request] += std::memcmp(&hot[row * row_bytes], pool_.data() + slot * row_bytes,
-                                    static_cast<size_t>(row_bytes)) != 0;
+      for (int64_t l = 0; l < sizes_.layers; ++l) {
+        const size_t hot_row = (l * sizes_.batch_max + request) * stride + h;
+        const size_t row = l * slot_count_ + slot;
+        wrong[request] +=
+            std::memcmp(&hot[hot_row * row_bytes], pool_.data() + row * row_bytes, row_bytes) != 0;
+      }
     }
   });
   return std::accumulate(wrong.begin(), wrong.end(), int64_t{0});

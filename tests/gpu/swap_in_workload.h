@@ -26,6 +26,7 @@ struct WorkloadSizes {
   int32_t context = 32768;  // rows of a request, a multiple of the block's 64
   int32_t batch_max = 128;  // requests
   int32_t row_bytes = 656;
+  int32_t layers = 1;      // of the group
   int64_t pool_bytes = 0;  // the part of the pool where blocks are drawn; 0: as requests need
   // Requests draw their blocks each from the whole part, so that two may have a block in common,
   // as requests with a common prefix have: any batch on a pool of any size.
@@ -45,7 +46,12 @@ class SwapInWorkload {
   static constexpr int32_t kWarmUp = 16;
   static constexpr int32_t kMeasured = 48;
 
-  enum class Kernel { kOurs, kDesignA };
+  enum class Kernel {
+    kOurs,          // one call for all layers
+    kDesignA,       // the leader alone
+    kReplay,        // the leader, then its plan on the other layers
+    kReplayBeside,  // the same, on a second stream, while the next step goes on
+  };
 
   // Takes device memory, lays out block tables, writes the rows of the pool that are used.
   SwapInWorkload(const WorkloadSizes& sizes, const PinnedPool& pool, cudaStream_t stream);
@@ -73,9 +79,12 @@ class SwapInWorkload {
   void DrawBlocks();
   void FillUsedBlocks();
   void StartEmpty();
+  int64_t HotBytes(int32_t batch) const;
   void Restore(int32_t batch);
+  std::vector<LayerView> Layers() const;
   cudaError_t Step(Kernel kernel, int32_t batch, int32_t step, int32_t* hot_indices,
                    int32_t copying_blocks);
+  cudaError_t StepByPlan(Kernel kernel, SwapInParams params, int32_t step);
   int64_t CountWrongState(int32_t batch);
   int64_t CountWrongIndices(Kernel kernel, int32_t batch, int32_t copying_blocks);
 
@@ -83,11 +92,14 @@ class SwapInWorkload {
   const PinnedPool& pool_;
   const cudaStream_t stream_;
   const int32_t slot_count_;
-  std::vector<int32_t> block_table_;      // [batch_max, blocks a request]
-  std::vector<int32_t> topk_, expected_;  // [step, batch_max, top_k] positions, hot indices
-  std::vector<int32_t> expected_owner_;   // [batch_max, hot_size] after the last step
-  std::vector<int16_t> expected_lru_;     // ditto
-  std::vector<int64_t> misses_;           // [batch_max] of all measured steps
+  cudaStream_t beside_ = nullptr;                 // kReplayBeside
+  cudaEvent_t resolved_ = nullptr;                // the leader of a step is done
+  cudaEvent_t replayed_[2] = {nullptr, nullptr};  // a step's followers are, by its parity
+  std::vector<int32_t> block_table_;              // [batch_max, blocks a request]
+  std::vector<int32_t> topk_, expected_;          // [step, batch_max, top_k] positions, hot indices
+  std::vector<int32_t> expected_owner_;           // [batch_max, hot_size] after the last step
+  std::vector<int16_t> expected_lru_;             // ditto
+  std::vector<int64_t> misses_;                   // [batch_max] of all measured steps
   std::unique_ptr<Buffers> device_;
 };
 
