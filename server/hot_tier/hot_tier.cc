@@ -112,13 +112,15 @@ absl::Status HotTier::EnqueueTableWrite(DeviceStream* stream, int32_t region, in
                        static_cast<int64_t>(block_ids.size() * sizeof(int32_t)));
 }
 
-absl::Status HotTier::EnqueueInvalidate(DeviceStream* stream, int group,
+absl::Status HotTier::EnqueueInvalidate(DeviceStream* stream, int group, int32_t region_count,
                                         const std::vector<int32_t>& blocks, int64_t* before,
                                         int64_t* after) const {
+  GroupShape shape = shapes_[group];
+  shape.region_count = region_count;
   const uint8_t* const counter = reinterpret_cast<const uint8_t*>(
       &StatsOf(group)->counts[static_cast<int32_t>(Counter::kInvalidatedCopies)]);
   KVTIER_RETURN_IF_ERROR(stream->Read(before, counter, sizeof(*before)));
-  KVTIER_RETURN_IF_ERROR(stream->Invalidate({.shape = shapes_[group],
+  KVTIER_RETURN_IF_ERROR(stream->Invalidate({.shape = shape,
                                              .state = StateOf(group),
                                              .blocks = blocks.data(),
                                              .block_count = static_cast<int32_t>(blocks.size()),

@@ -64,9 +64,10 @@ class HotTier {
   // Entries of a region's row of the block table. Does not wait.
   absl::Status EnqueueTableWrite(DeviceStream* stream, int32_t region, int32_t first_entry,
                                  const std::vector<int32_t>& block_ids) const;
-  // Drops copies of `blocks` in all regions of `group`. The group's counter of dropped copies
-  // before and after is read into `before` and `after` (live until a later Notify has run).
-  absl::Status EnqueueInvalidate(DeviceStream* stream, int group,
+  // Drops copies of `blocks` in the first `region_count` regions of `group`. The group's counter of
+  // dropped copies before and after is read into `before` and `after` (live until a later Notify
+  // has run).
+  absl::Status EnqueueInvalidate(DeviceStream* stream, int group, int32_t region_count,
                                  const std::vector<int32_t>& blocks, int64_t* before,
                                  int64_t* after) const;
 

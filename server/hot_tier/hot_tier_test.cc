@@ -169,7 +169,12 @@ TEST_F(HotTierTest, BuildsParametersOfAStep) {
   EXPECT_EQ(State(geometry_.groups[1].owner)[kHot + 1], kNone);
 
   int64_t before = -1, after = -1;
-  ASSERT_TRUE(tier_->EnqueueInvalidate(stream_.get(), 1, {5}, &before, &after).ok());
+  // The copy lies in region 1.
+  ASSERT_TRUE(tier_->EnqueueInvalidate(stream_.get(), 1, 1, {5}, &before, &after).ok());
+  stepper_->RunAll();
+  EXPECT_EQ(after - before, 0);
+  EXPECT_EQ(State(geometry_.groups[1].owner)[kHot], 22);
+  ASSERT_TRUE(tier_->EnqueueInvalidate(stream_.get(), 1, 2, {5}, &before, &after).ok());
   stepper_->RunAll();
   EXPECT_EQ(after - before, 1);
   EXPECT_EQ(State(geometry_.groups[1].owner)[kHot], kNone);

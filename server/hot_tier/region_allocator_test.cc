@@ -36,6 +36,7 @@ TEST(RegionAllocatorTest, NeverTwiceAtATime) {
       taken.erase(which);
     }
     ASSERT_EQ(regions.free_count() + taken.size(), 7u);
+    ASSERT_EQ(regions.end(), taken.empty() ? 0 : *taken.rbegin() + 1);
   }
 }
 

@@ -41,22 +41,24 @@ struct InvalidationCounts {
   }
 };
 
-// Enqueues the invalidation of `blocks` on every attachment of the cache, `own` included even
-// without blocks: pending changes of its block table go along. `completions` expects what was
-// enqueued.
+// Enqueues the invalidation of `blocks` on every attachment of the cache that may have copies, and
+// on `own` even without blocks: pending changes of its block table go along. Copies are looked for
+// where requests are: a region without one is emptied, on the same device stream, before it gets
+// one. `completions` expects what was enqueued.
 absl::Status EnqueueInvalidations(Attachment& own, const std::vector<int32_t>& blocks,
                                   const std::shared_ptr<InvalidationCounts>& counts,
                                   Completions& completions) {
   counts->group_count = static_cast<int>(own.cache()->layout().groups.size());
   for (const std::shared_ptr<Attachment>& attachment : own.cache()->Attachments()) {
     const bool is_own = attachment.get() == &own;
-    if (blocks.empty() && !is_own) continue;
+    if (!is_own && (blocks.empty() || attachment->requests().regions_end() == 0)) continue;
     int64_t* const around = counts->Add();
     const absl::Status enqueued = attachment->Enqueue(
         [&](DeviceStream* stream, const HotTier& tier) -> absl::Status {
           for (int g = 0; g < tier.group_count() && !blocks.empty(); ++g) {
             KVTIER_RETURN_IF_ERROR(
-                tier.EnqueueInvalidate(stream, g, blocks, &around[2 * g], &around[2 * g + 1]));
+                tier.EnqueueInvalidate(stream, g, attachment->requests().regions_end(), blocks,
+                                       &around[2 * g], &around[2 * g + 1]));
           }
           return absl::OkStatus();
         },

@@ -203,6 +203,23 @@ TEST_F(NodeDeadlineTest, D10_AnAdmissionThatIsLateIsTakenBack) {
   EXPECT_EQ(Admit(worker, "r2"), 0) << "the region comes back";
 }
 
+// A session without a request has no copies: its device is not asked.
+TEST_F(NodeOrderTest, SessionsWithoutRequestsHaveNothingToInvalidate) {
+  const CacheLayout layout = SmallLayout{}.Make();
+  Worker worker = OpenAndAttach(layout), idle = OpenAndAttach(layout);
+  Admit(worker, "r");
+  Assign(worker, "r", 1);
+  const auto asked = [&] {
+    const int64_t before = plan().calls(Op::kInvalidate);
+    const absl::Status status = node().InvalidateBlocks(worker.session, "kv", {0}, Soon()).status();
+    EXPECT_TRUE(status.ok()) << status;
+    return plan().calls(Op::kInvalidate) - before;
+  };
+  EXPECT_EQ(asked(), 1);
+  Admit(idle, "r");
+  EXPECT_EQ(asked(), 2);
+}
+
 // Two verbs on one request exclude one another, also while one waits for the device.
 TEST_F(NodeOrderTest, VerbsOnOneRequestWaitForOneAnother) {
   Worker worker = OpenAndAttach(SmallLayout{}.Make());

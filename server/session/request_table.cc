@@ -178,6 +178,11 @@ int32_t RequestTable::request_count() const {
                                             [](const auto& item) { return item.second.admitted; }));
 }
 
+int32_t RequestTable::regions_end() const {
+  MutexLock lock(&mutex_);
+  return regions_.end();
+}
+
 // The request may have been removed, and its id admitted anew, while it was in use.
 void RequestTable::EndUse(const Request& request) {
   MutexLock lock(&mutex_);

@@ -98,6 +98,9 @@ class RequestTable {
   };
   std::vector<Row> Rows() const;  // by id
   int32_t request_count() const;
+  // Regions at or past it have no request, nor work of a former one in front of them. A region that
+  // is taken later is emptied before anybody may use it.
+  int32_t regions_end() const;
 
  private:
   struct Entry {
