@@ -2,7 +2,7 @@
 //
 //   swap_in_benchmark [--miss=0,5,10,15,20] [--batch=1,4,8,16,32,64,128] [--ours-only]
 //                     [--repeats=7] [--pool=memfd|hugetlb|anonymous|cuda] [--copying_blocks=0]
-//                     [--json=FILE] [--commit=TEXT]
+//                     [--cluster=0] [--json=FILE] [--commit=TEXT]
 //
 // swap_in_workload.h says what is timed and checked; top_k 2048, hot_size 4096, contexts of 32,768
 // rows of 656 bytes. us: a step of a CUDA graph of 48, median of the repeats. p99: of single steps,
@@ -17,6 +17,7 @@
 #include <string>
 #include <vector>
 
+#include "kernels/cuda/launch.h"
 #include "tests/benchmark/report.h"
 #include "tests/gpu/ceilings.h"
 #include "tests/gpu/gpu_benchmark.h"
@@ -32,7 +33,7 @@ struct Options : GpuBenchmarkOptions {
   using GpuBenchmarkOptions::GpuBenchmarkOptions;
   std::vector<int32_t> miss_percents, batches;
   std::vector<Kernel> kernels;
-  int32_t copying_blocks = 0;
+  cuda::LaunchOptions launch;
 };
 
 Options Parse(BenchmarkFlags flags) {
@@ -41,7 +42,8 @@ Options Parse(BenchmarkFlags flags) {
   o.batches = flags.Numbers("batch", {1, 4, 8, 16, 32, 64, 128});
   o.kernels = {Kernel::kOurs};
   if (!flags.Has("ours-only")) o.kernels.push_back(Kernel::kDesignA);
-  o.copying_blocks = flags.Number("copying_blocks", 0);
+  o.launch = {.copying_blocks = flags.Number("copying_blocks", 0),
+              .cluster = flags.Number("cluster", 0)};
   flags.RequireNoOthers();
   return o;
 }
@@ -79,7 +81,7 @@ class Grid {
         RowCopyMicroseconds(pool_, workload_.RandomSlots(batch, slots), whole_rows,
                             sizes_.row_bytes, RowDirection::kToDevice, stream_);
     const std::vector<Timing> timings =
-        workload_.Time(batch, options_.kernels, options_.repeats, options_.copying_blocks);
+        workload_.Time(batch, options_.kernels, options_.repeats, options_.launch);
     const Timing& ours = timings[0];
     const double gb_per_s = rows * sizes_.row_bytes / ours.us / 1e3;
     JsonObject result;

@@ -177,8 +177,7 @@ void SwapInWorkload::Load(int32_t misses) {
   device_->topk.Write(topk_, stream_);
   StartEmpty();
   for (int32_t step = 0; step < kWarmUp; ++step) {
-    RequireCuda(Step(Kernel::kOurs, sizes_.batch_max, step, device_->hot_indices.data(),
-                     /*copying_blocks=*/0),
+    RequireCuda(Step(Kernel::kOurs, sizes_.batch_max, step, device_->hot_indices.data(), {}),
                 "warm-up");
   }
   device_->warm_hot.CopyFrom(device_->hot, device_->hot.count(), stream_);
@@ -224,7 +223,7 @@ std::vector<LayerView> SwapInWorkload::Layers() const {
 }
 
 cudaError_t SwapInWorkload::Step(Kernel kernel, int32_t batch, int32_t step, int32_t* hot_indices,
-                                 int32_t copying_blocks) {
+                                 const cuda::LaunchOptions& launch) {
   const std::vector<LayerView> layers = Layers();
   SwapInParams p;
   p.shape = Shape();
@@ -240,7 +239,7 @@ cudaError_t SwapInWorkload::Step(Kernel kernel, int32_t batch, int32_t step, int
   p.stats = device_->stats.data();
   if (kernel == Kernel::kDesignA) return cuda::DesignA(p, stream_);
   if (kernel == Kernel::kOurs) {
-    return cuda::SwapIn(p, device_->workspace.data(), stream_, {.copying_blocks = copying_blocks});
+    return cuda::SwapIn(p, device_->workspace.data(), stream_, launch);
   }
   return StepByPlan(kernel, p, step);
 }
@@ -276,11 +275,11 @@ cudaError_t SwapInWorkload::StepByPlan(Kernel kernel, SwapInParams params, int32
 }
 
 std::vector<Timing> SwapInWorkload::Time(int32_t batch, const std::vector<Kernel>& kernels,
-                                         int32_t repeats, int32_t copying_blocks) {
+                                         int32_t repeats, const cuda::LaunchOptions& launch) {
   std::vector<std::unique_ptr<GraphTimer>> timers;
   for (const Kernel kernel : kernels) {
     timers.push_back(std::make_unique<GraphTimer>(stream_, kMeasured, [&, kernel](int32_t step) {
-      return Step(kernel, batch, kWarmUp + step, device_->hot_indices.data(), copying_blocks);
+      return Step(kernel, batch, kWarmUp + step, device_->hot_indices.data(), launch);
     }));
   }
   std::vector<Timing> timings(kernels.size());
@@ -299,7 +298,7 @@ std::vector<Timing> SwapInWorkload::Time(int32_t batch, const std::vector<Kernel
     timings[k].us_best = Percentile(of_replays[k], 0);
     timings[k].us_each = Percentile(of_each[k], 0.5);
     timings[k].us_p99 = Percentile(of_each[k], 0.99);
-    timings[k].wrong += CountWrongIndices(kernels[k], batch, copying_blocks);
+    timings[k].wrong += CountWrongIndices(kernels[k], batch, launch);
   }
   return timings;
 }
@@ -329,14 +328,14 @@ int64_t SwapInWorkload::CountWrongState(int32_t batch) {
 }
 
 // Of every measured step, which are enqueued once more for this.
-int64_t SwapInWorkload::CountWrongIndices(Kernel kernel, int32_t batch, int32_t copying_blocks) {
+int64_t SwapInWorkload::CountWrongIndices(Kernel kernel, int32_t batch,
+                                          const cuda::LaunchOptions& launch) {
   const int64_t of_step = int64_t{sizes_.batch_max} * sizes_.top_k;
   const int64_t of_batch = int64_t{batch} * sizes_.top_k;
   Restore(batch);
   for (int32_t step = kWarmUp; step < kSteps; ++step) {
-    RequireCuda(
-        Step(kernel, batch, step, device_->hot_indices.data() + step * of_step, copying_blocks),
-        "a step");
+    RequireCuda(Step(kernel, batch, step, device_->hot_indices.data() + step * of_step, launch),
+                "a step");
   }
   const std::vector<int32_t> indices = device_->hot_indices.Read(kSteps * of_step, stream_);
   int64_t wrong = 0;

@@ -14,6 +14,7 @@
 #include <memory>
 #include <vector>
 
+#include "kernels/cuda/launch.h"
 #include "kernels/params.h"
 #include "tests/gpu/device_array.h"
 #include "tests/gpu/pinned_pool.h"
@@ -65,7 +66,7 @@ class SwapInWorkload {
 
   // The first `batch` requests of the trace. Kernels take turns, `repeats` times.
   std::vector<Timing> Time(int32_t batch, const std::vector<Kernel>& kernels, int32_t repeats,
-                           int32_t copying_blocks = 0);
+                           const cuda::LaunchOptions& launch = {});
 
   // Of the first `batch` requests, in a measured step.
   double RowsPerStep(int32_t batch) const;
@@ -83,10 +84,10 @@ class SwapInWorkload {
   void Restore(int32_t batch);
   std::vector<LayerView> Layers() const;
   cudaError_t Step(Kernel kernel, int32_t batch, int32_t step, int32_t* hot_indices,
-                   int32_t copying_blocks);
+                   const cuda::LaunchOptions& launch);
   cudaError_t StepByPlan(Kernel kernel, SwapInParams params, int32_t step);
   int64_t CountWrongState(int32_t batch);
-  int64_t CountWrongIndices(Kernel kernel, int32_t batch, int32_t copying_blocks);
+  int64_t CountWrongIndices(Kernel kernel, int32_t batch, const cuda::LaunchOptions& launch);
 
   const WorkloadSizes sizes_;
   const PinnedPool& pool_;
