@@ -3,6 +3,7 @@
 #
 #   run_gpu_daemon_checks.sh [GTEST_FILTER]     the tests
 #   run_gpu_daemon_checks.sh --benchmark        what a swap-in costs by plane, and the CPU's part
+#   run_gpu_daemon_checks.sh --rpc [OPTION...]  calls beside a bare gRPC server; rpc.json in $OUT
 #
 # Logs are in $OUT (./gpu_logs unless set).
 set -uo pipefail
@@ -19,6 +20,11 @@ if [[ "${1:-}" == --benchmark ]]; then
     cat "$logs/${name}_benchmark.log"
   done
   exit "$status"
+fi
+if [[ "${1:-}" == --rpc ]]; then
+  timeout -k 5 240 ./rpc_benchmark --json="$logs/rpc.json" --commit="$(cat commit 2>/dev/null)" \
+    "${@:2}" 2>"$logs/rpc_benchmark.err"
+  exit
 fi
 timeout -k 5 180 ./daemon_test --gtest_filter="${1:-*}" >"$logs/daemon.log" 2>&1
 status=$?
