@@ -50,6 +50,25 @@ TEST_P(GoldenTest, WorkedExampleFromAnEmptyRegion) {
   ExpectWorkedExample(&g);
 }
 
+TEST_P(GoldenTest, WorkedExampleWithScores) {
+  Group g = WorkedExample(SmallAgedOptions());
+  const Ints slots(golden::kSlots.begin(), golden::kSlots.end());
+  EXPECT_THAT(g.StepRow(slots, golden::kNewestSlot), ElementsAreArray(golden::kAgedHotIndices));
+  EXPECT_THAT(g.miss_mask, ElementsAreArray(golden::kMissMask));
+  ASSERT_EQ(g.plan_counts[0], 2);
+  EXPECT_THAT(Ints(g.plan_slots.begin(), g.plan_slots.begin() + 2),
+              ElementsAreArray(golden::kPlanSlots));
+  EXPECT_THAT(Ints(g.plan_hot_rows.begin(), g.plan_hot_rows.begin() + 2),
+              ElementsAreArray(golden::kAgedPlanHotRows));
+  EXPECT_THAT(g.Owners(0), ElementsAreArray(golden::kAgedOwnerAfter));
+  EXPECT_THAT(g.Lru(0), ElementsAreArray(golden::kAgedLruAfter));
+  EXPECT_THAT(g.Scores(0), ElementsAreArray(golden::kAgedScoreAfter));
+  EXPECT_EQ(g.Rise(Counter::kHits), golden::kHits);
+  EXPECT_EQ(g.Rise(Counter::kMisses), golden::kMisses);
+  EXPECT_TRUE(g.Holds(5, 700));
+  EXPECT_TRUE(g.Holds(6, 1100));
+}
+
 // A follower layer gets the leader's rows by the plan alone.
 TEST_P(GoldenTest, ReplayedPlanCopiesTheSameRows) {
   GroupOptions options = SmallOptions();

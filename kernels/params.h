@@ -21,10 +21,10 @@ struct LayerView {
   RowLayout layout;
 };
 
-// Which hot slots a step's misses draw.
+// Which hot slots that are no hits a step's misses draw.
 enum class EvictionPolicy : int32_t {
   kLru = 0,   // the oldest
-  kAged = 1,  // those with the smallest aged score
+  kAged = 1,  // those with the smallest scores (eviction.h), of equal ones the oldest
 };
 
 // Sizes of one layer group. Checked when a cache is created.
@@ -48,8 +48,15 @@ struct GroupState {
   // fast, for the kernels that keep one. Zeros mean that nothing is known: whoever writes an owner
   // other than -1 by hand zeroes the region's index.
   uint16_t* index = nullptr;
-  uint8_t* score = nullptr;  // [region_count, hot_size], kAged only
+  uint8_t* score = nullptr;  // [region_count, hot_size] of each hot slot; kAged only, else null
 };
+
+// The scores of `region`'s hot slots, [hot_size]; null where the policy has none.
+KVTIER_HD constexpr uint8_t* ScoresOf(const GroupShape& shape, const GroupState& state,
+                                      int32_t region) {
+  if (shape.policy != EvictionPolicy::kAged) return nullptr;
+  return state.score + int64_t{region} * shape.hot_size;
+}
 
 // Which rows of the host pool hold their tenant's bytes. A row is backed when its
 // backed_generation equals the generation of its block; assigning a block raises the

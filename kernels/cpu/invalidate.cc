@@ -3,6 +3,8 @@
 
 #include "kernels/cpu/cpu.h"
 #include "kernels/cpu/workspace.h"
+#include "kernels/eviction.h"
+#include "kernels/region_index.h"
 #include "kernels/stats_block.h"
 
 namespace kvtier::cpu {
@@ -20,6 +22,7 @@ void Invalidate(const InvalidateParams& params, Executor& executor) {
   executor.ParallelFor(params.shape.region_count, [&](int32_t worker, int64_t region) {
     int64_t dropped = 0;
     int32_t* owners = params.state.owner + region * params.shape.hot_size;
+    uint8_t* const scores = ScoresOf(params.shape, params.state, static_cast<int32_t>(region));
     for (int32_t h = 0; h < params.shape.hot_size; ++h) {
       const std::atomic_ref<int32_t> shared(owners[h]);
       int32_t owner = shared.load(std::memory_order_relaxed);
@@ -28,7 +31,9 @@ void Invalidate(const InvalidateParams& params, Executor& executor) {
         continue;
       }
       // If a swap-in of another process gave the hot slot away meanwhile, its owner stays.
-      dropped += shared.compare_exchange_strong(owner, kNone, std::memory_order_relaxed);
+      if (!shared.compare_exchange_strong(owner, kNone, std::memory_order_relaxed)) continue;
+      ++dropped;
+      if (scores != nullptr) StoreScore(scores + h, kNoScore);
     }
     executor.workspace(worker).counts[Counter::kInvalidatedCopies] += dropped;
   });
@@ -49,6 +54,13 @@ void ResetRegion(const ResetRegionParams& params) {
     std::atomic_ref<int16_t>(params.state.lru[first + h])
         .store(static_cast<int16_t>(h), std::memory_order_relaxed);
   }
+  uint8_t* const scores = ScoresOf(params.shape, params.state, params.region);
+  for (int32_t h = 0; scores != nullptr && h < params.shape.hot_size; ++h) {
+    StoreScore(scores + h, kNoScore);
+  }
+  if (params.state.index == nullptr) return;
+  const int64_t words = RegionIndexLength(params.shape.hot_size);
+  std::fill_n(params.state.index + params.region * words, words, uint16_t{0});
 }
 
 }  // namespace kvtier::cpu

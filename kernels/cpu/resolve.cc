@@ -1,8 +1,11 @@
 #include "kernels/cpu/resolve.h"
 
 #include <algorithm>
+#include <array>
 #include <atomic>
 #include <bit>
+
+#include "kernels/eviction.h"
 
 namespace kvtier::cpu {
 namespace {
@@ -12,6 +15,7 @@ namespace {
 constexpr uint32_t kEntryMask = 0xffff;
 constexpr uint32_t kCorrupt = 1u << 16;  // no hot slot, or one that came before in the order
 constexpr uint32_t kOwned = 1u << 17;    // its hot slot has an owner
+constexpr int32_t kScoreShift = 24;      // evictables' scores, where there are any
 
 constexpr int32_t kMaskedId = 0;
 
@@ -59,6 +63,7 @@ class Resolver {
         base_(region * params.shape.region_stride),
         owner_(params.state.owner + int64_t{region} * params.shape.hot_size),
         lru_(params.state.lru + int64_t{region} * params.shape.hot_size),
+        score_(ScoresOf(params.shape, params.state, region)),
         first_lookup_(row_count + 1) {}
 
   int32_t Run(RowCopy* copies) {
@@ -68,6 +73,10 @@ class Resolver {
     Classify();
     Walk();
     CollectMisses();
+    if (score_ != nullptr) {
+      AgeScores();
+      ChooseVictims();
+    }
     const int32_t copy_count = Place(copies);
     WriteOrder();
     Emit();
@@ -170,6 +179,7 @@ class Resolver {
         *evictable++ = entry | (owner >= 0 ? kOwned : 0);
       } else if (id < first_lookup_) {
         shared.store(kNone, std::memory_order_relaxed);  // the newest row is being rewritten
+        if (score_ != nullptr) StoreScore(score_ + entry, kNoScore);
         *evictable++ = entry;
       } else if (answers[id] == kNone) [[likely]] {
         answers[id] = static_cast<int32_t>(entry);
@@ -197,6 +207,49 @@ class Resolver {
       const int32_t slot = w_.lookups[w_.misses[m]].slot;
       if (slot < p_.shape.slot_count) __builtin_prefetch(p_.tracking.backed_generation + slot);
     }
+  }
+
+  // Hits rise, evictables age; each evictable gets its score. Entries are different hot slots, so
+  // that no score ages twice.
+  void AgeScores() {
+    for (int32_t i = 0; i < hit_count_; ++i) {
+      uint8_t* const score = score_ + (w_.hits[i] & kEntryMask);
+      StoreScore(score, HitScore(AgedScore(LoadScore(score))));
+    }
+    for (int32_t i = 0; i < evictable_count_; ++i) {
+      uint32_t& entry = w_.evictable[i];
+      uint8_t score = kUnusableScore;
+      if (!(entry & kCorrupt)) [[likely]] {
+        uint8_t* const shared = score_ + (entry & kEntryMask);
+        score = AgedScore(LoadScore(shared));
+        StoreScore(shared, score);
+      }
+      entry |= uint32_t{score} << kScoreShift;
+    }
+  }
+
+  // Puts the evictables with the smallest scores in front, as many as misses draw, of equal ones
+  // the oldest. Both parts stay in the order of the walk.
+  void ChooseVictims() {
+    if (drawn_ == 0) return;
+    uint32_t* const evictable = w_.evictable.data();
+    std::array<int32_t, 256> with_score = {};
+    for (int32_t i = 0; i < evictable_count_; ++i) ++with_score[evictable[i] >> kScoreShift];
+    uint32_t limit = 0;  // all below it are drawn, and the oldest `at_limit` of those at it
+    int32_t at_limit = drawn_;
+    while (at_limit > with_score[limit]) at_limit -= with_score[limit++];
+    uint32_t* victims = evictable;
+    uint32_t* others = w_.others.data();
+    for (int32_t i = 0; i < evictable_count_; ++i) {
+      const uint32_t entry = evictable[i];
+      const uint32_t score = entry >> kScoreShift;
+      if (score < limit || (score == limit && at_limit-- > 0)) {
+        *victims++ = entry;
+      } else {
+        *others++ = entry;
+      }
+    }
+    std::copy(w_.others.data(), others, victims);
   }
 
   // Where the bytes of `slot` come from: itself, or kNone for zeros.
@@ -235,6 +288,9 @@ class Resolver {
           evictions += (w_.evictable[m] & kOwned) != 0;
           w_.answers[id] = static_cast<int32_t>(entry);
           Owner(owner_[entry]).store(copy.slot, std::memory_order_relaxed);
+          if (score_ != nullptr) {
+            StoreScore(score_ + entry, copy.slot < 0 ? kNoScore : kMissScore);
+          }
           if (copy.slot >= 0) {
             ++copied;
             if (miss_mask != nullptr) miss_mask[w_.lookups[id].column] = 1;
@@ -295,6 +351,7 @@ class Resolver {
   const int32_t base_;
   int32_t* const owner_;
   int16_t* const lru_;
+  uint8_t* const score_;        // null: kLru
   const int32_t first_lookup_;  // the id of the first lookup
 
   LookupTable::View table_;

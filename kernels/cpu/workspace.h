@@ -2,6 +2,7 @@
 #pragma once
 
 #include <algorithm>
+#include <atomic>
 #include <cstdint>
 #include <vector>
 
@@ -19,6 +20,14 @@ void Grow(std::vector<T>& v, int64_t count) {
 
 inline int32_t RealRowCount(const int32_t* num_real_rows, int32_t num_rows) {
   return num_real_rows == nullptr ? num_rows : std::clamp(*num_real_rows, 0, num_rows);
+}
+
+// Scores lie in memory of several processes, like owners.
+inline uint8_t LoadScore(uint8_t* score) {
+  return std::atomic_ref<uint8_t>(*score).load(std::memory_order_relaxed);
+}
+inline void StoreScore(uint8_t* score, uint8_t value) {
+  std::atomic_ref<uint8_t>(*score).store(value, std::memory_order_relaxed);
 }
 
 // One entry of a plan, checked: `hot_row` is inside the hot buffer, `slot` inside the host pool or
@@ -48,6 +57,7 @@ struct Workspace {
     Grow(id_ends, shape.rows_per_request);
     Grow(order, shape.hot_size);
     Grow(evictable, shape.hot_size);
+    if (shape.policy == EvictionPolicy::kAged) Grow(others, shape.hot_size);
     Grow(hits, shape.hot_size);
     Grow(met, shape.hot_size);
   }
@@ -62,6 +72,7 @@ struct Workspace {
   std::vector<int32_t> misses;      // ids
   std::vector<uint32_t> order;      // [hot_size] the LRU order, corrupt entries marked
   std::vector<uint32_t> evictable;  // entries of `order`, oldest first
+  std::vector<uint32_t> others;     // evictables that are not drawn, where there are scores
   std::vector<uint32_t> hits;       // entries of `order`, oldest first
   std::vector<uint16_t> met;        // [hot slot] stamp of the last order that had it
   uint16_t met_stamp = 0;

@@ -9,6 +9,8 @@
 #include <unordered_map>
 #include <vector>
 
+#include "kernels/eviction.h"
+#include "kernels/region_index.h"
 #include "kernels/stats_block.h"
 
 namespace kvtier::reference {
@@ -60,6 +62,12 @@ void ZeroRow(uint8_t* to, const RowLayout& layout, int32_t row) {
   std::memset(to + ScaleOffset(layout, row), 0, layout.scale_bytes);
 }
 
+// `hot_slot` is numbered over all regions.
+void DropOwner(const GroupShape& shape, const GroupState& state, int64_t hot_slot) {
+  state.owner[hot_slot] = kNone;
+  if (shape.policy == EvictionPolicy::kAged) state.score[hot_slot] = kNoScore;
+}
+
 // One entry of a plan on all layers: slot kNone zeroes. Returns the bytes copied.
 int64_t FillHotRow(const LayerView* layers, int32_t layer_count, int32_t slot, int32_t hot_row) {
   int64_t bytes = 0;
@@ -86,11 +94,13 @@ class Transaction {
         rows_(rows),
         owner_(params.state.owner + int64_t{region} * params.shape.hot_size),
         lru_(params.state.lru + int64_t{region} * params.shape.hot_size),
+        score_(ScoresOf(params.shape, params.state, region)),
         counts_(*counts) {}
 
   void Run() {
     Classify();
     Walk();
+    ChooseVictims();
     PlaceMisses();
     Emit();
   }
@@ -141,24 +151,47 @@ class Transaction {
     for (int32_t i = 0; i < p_.shape.hot_size; ++i) {
       const int16_t entry = lru_[i];
       if (entry < 0 || entry >= p_.shape.hot_size || met[entry]) {
-        evictable_.push_back({entry, false});
+        evictable_.push_back({i, entry, false, kUnusableScore});
         continue;
       }
       met[entry] = true;
+      uint8_t score = score_ == nullptr ? kNoScore : AgedScore(score_[entry]);
       // The newest row is being rewritten, so a copy of what was there before is stale.
-      if (newest_.count(owner_[entry]) > 0) owner_[entry] = kNone;
+      if (newest_.count(owner_[entry]) > 0) {
+        owner_[entry] = kNone;
+        score = kNoScore;
+      }
       const auto asked = lookup_of_.find(owner_[entry]);
       if (asked != lookup_of_.end() && lookups_[asked->second].hot_slot == kNone) {
         lookups_[asked->second].hot_slot = entry;
         hits_.push_back(entry);
+        score = HitScore(score);
       } else {
-        evictable_.push_back({entry, true});
+        evictable_.push_back({i, entry, true, score});
       }
+      if (score_ != nullptr) score_[entry] = score;
     }
     counts_[Counter::kHits] += std::ssize(hits_);
   }
 
-  // 3. and 5. The m-th miss in order of first appearance takes the m-th oldest evictable slot.
+  // Puts the evictables that this step's misses draw in front, both parts oldest first. They are
+  // the oldest or, where there are scores, those with the smallest, of equal ones the oldest.
+  void ChooseVictims() {
+    if (score_ == nullptr) return;
+    size_t misses = 0;
+    for (const Lookup& lookup : lookups_) misses += lookup.hot_slot == kNone;
+    std::vector<Evictable> by_score = evictable_;
+    std::stable_sort(by_score.begin(), by_score.end(),
+                     [](const Evictable& a, const Evictable& b) { return a.score < b.score; });
+    by_score.resize(std::min(by_score.size(), misses));
+    std::set<int32_t> victims;
+    for (const Evictable& victim : by_score) victims.insert(victim.at);
+    std::stable_partition(
+        evictable_.begin(), evictable_.end(),
+        [&victims](const Evictable& evictable) { return victims.count(evictable.at) > 0; });
+  }
+
+  // 3. and 5. The m-th miss in order of first appearance takes the m-th victim.
   void PlaceMisses() {
     size_t drawn = 0;
     for (Lookup& lookup : lookups_) {
@@ -198,6 +231,7 @@ class Transaction {
     }
     if (owner_[lookup.hot_slot] >= 0) ++counts_[Counter::kEvictions];
     owner_[lookup.hot_slot] = source;
+    if (score_ != nullptr) score_[lookup.hot_slot] = source == kNone ? kNoScore : kMissScore;
     counts_[Counter::kBytesCopied] +=
         FillHotRow(p_.layers, p_.layer_count, source, base_ + lookup.hot_slot);
     return source;
@@ -210,7 +244,7 @@ class Transaction {
     p_.plan.hot_rows[at] = hot_row;
   }
 
-  // 4. Evictables that stay, then those given to this step's misses, then the hits.
+  // 4. Evictables that stay (oldest first), then those given to this step's misses, then the hits.
   void Reorder(size_t drawn) {
     int16_t* next = lru_;
     for (size_t i = drawn; i < evictable_.size(); ++i) *next++ = evictable_[i].entry;
@@ -236,8 +270,10 @@ class Transaction {
   }
 
   struct Evictable {
+    int32_t at;  // in the order
     int16_t entry;
     bool usable;
+    uint8_t score;
   };
 
   const SwapInParams& p_;
@@ -246,13 +282,14 @@ class Transaction {
   const std::vector<int32_t>& rows_;
   int32_t* const owner_;
   int16_t* const lru_;
+  uint8_t* const score_;  // null: kLru
   Counts& counts_;
 
   std::unordered_map<int32_t, int32_t> newest_;     // newest slot -> hot row
   std::unordered_map<int32_t, int32_t> lookup_of_;  // slot -> index in lookups_
   std::vector<Lookup> lookups_;                     // in order of first appearance
   std::vector<int32_t> asked_;                      // every position of rows_ -> its lookup
-  std::vector<Evictable> evictable_;                // oldest first
+  std::vector<Evictable> evictable_;                // oldest first; victims in front
   std::vector<int16_t> hits_;                       // oldest first
 };
 
@@ -320,8 +357,10 @@ void Backup(const BackupParams& p) {
       p.tracking.backed_generation[slot] = p.tracking.block_generation[slot / p.shape.block_size];
     }
     if (region == kNone) continue;
-    int32_t* owner = p.state.owner + int64_t{region} * p.shape.hot_size;
-    std::replace(owner, owner + p.shape.hot_size, slot, kNone);
+    for (int32_t h = 0; h < p.shape.hot_size; ++h) {
+      const int64_t hot_slot = int64_t{region} * p.shape.hot_size + h;
+      if (p.state.owner[hot_slot] == slot) DropOwner(p.shape, p.state, hot_slot);
+    }
   }
   AddCounts(p.stats, counts);
 }
@@ -331,9 +370,9 @@ void Invalidate(const InvalidateParams& params) {
   const std::set<int32_t> blocks(params.blocks, params.blocks + params.block_count);
   const int64_t hot_slots = int64_t{params.shape.region_count} * params.shape.hot_size;
   for (int64_t i = 0; i < hot_slots; ++i) {
-    int32_t& owner = params.state.owner[i];
+    const int32_t owner = params.state.owner[i];
     if (owner < 0 || blocks.count(owner / params.shape.block_size) == 0) continue;
-    owner = kNone;
+    DropOwner(params.shape, params.state, i);
     ++counts[Counter::kInvalidatedCopies];
   }
   AddCounts(params.stats, counts);
@@ -344,6 +383,11 @@ void ResetRegion(const ResetRegionParams& params) {
   const int64_t first = int64_t{params.region} * params.shape.hot_size;
   std::fill_n(params.state.owner + first, params.shape.hot_size, kNone);
   std::iota(params.state.lru + first, params.state.lru + first + params.shape.hot_size, int16_t{0});
+  uint8_t* const score = ScoresOf(params.shape, params.state, params.region);
+  if (score != nullptr) std::fill_n(score, params.shape.hot_size, kNoScore);
+  if (params.state.index == nullptr) return;
+  const int64_t words = RegionIndexLength(params.shape.hot_size);
+  std::fill_n(params.state.index + params.region * words, words, uint16_t{0});
 }
 
 }  // namespace kvtier::reference

@@ -148,10 +148,17 @@ GroupOptions SmallOptions() {
   return options;
 }
 
+GroupOptions SmallAgedOptions() {
+  GroupOptions options = SmallOptions();
+  options.shape.policy = EvictionPolicy::kAged;
+  return options;
+}
+
 Group KernelTest::WorkedExample(GroupOptions options) const {
   Group group = MakeGroup(options);
   for (int32_t h = 0; h < golden::kHotSize; ++h) {
     group.owner[h] = golden::kOwnerBefore[h];
+    if (!group.score.empty()) group.score[h] = static_cast<uint8_t>(golden::kAgedScoreBefore[h]);
     group.lru[h] = static_cast<int16_t>(golden::kLruBefore[h]);
     if (group.owner[h] < group.shape().slot_count) group.FillHotRow(h, group.owner[h]);
   }

@@ -63,11 +63,13 @@ class Group : public GroupFixture {
 
 // A cache of the sizes of the worked example with an empty region.
 GroupOptions SmallOptions();
+// The same with scores.
+GroupOptions SmallAgedOptions();
 
 class KernelTest : public ::testing::TestWithParam<Implementation> {
  protected:
   Group MakeGroup(const GroupOptions& options) const { return Group(GetParam(), options); }
-  // The state before the worked example's step.
+  // The state before the worked example's step, with its scores if options say kAged.
   Group WorkedExample(GroupOptions options = SmallOptions()) const;
 };
 

@@ -31,8 +31,8 @@ std::string FirstDifference(const char* name, const T* a, const T* b, int64_t co
   const T* at = std::mismatch(a, a + count, b).first;
   if (at == a + count) return "";
   const int64_t i = at - a;
-  return std::string(name) + "[" + std::to_string(i) + "]: " + std::to_string(a[i]) + " and " +
-         std::to_string(b[i]);
+  return std::string(name) + "[" + std::to_string(i) + "]: " + std::to_string(+a[i]) + " and " +
+         std::to_string(+b[i]);
 }
 
 template <typename T>
@@ -96,6 +96,7 @@ GroupFixture::GroupFixture(const GroupOptions& options)
   lru.resize(hot_slots);
   for (int64_t i = 0; i < hot_slots; ++i) lru[i] = static_cast<int16_t>(i % s.hot_size);
   index.assign(int64_t{s.region_count} * RegionIndexLength(s.hot_size), 0);
+  if (s.policy == EvictionPolicy::kAged) score.assign(hot_slots, 0);
   if (options_.tracking) {
     block_generation.assign(s.slot_count / s.block_size, 1);
     backed_generation.assign(s.slot_count, 1);
@@ -127,10 +128,16 @@ GroupFixture::GroupFixture(const GroupOptions& options)
   PoisonOutputs();
 }
 
+GroupState GroupFixture::State() {
+  GroupState state = {.owner = owner.data(), .lru = lru.data(), .index = index.data()};
+  if (!score.empty()) state.score = score.data();
+  return state;
+}
+
 SwapInParams GroupFixture::SwapIn() {
   SwapInParams p;
   p.shape = shape();
-  p.state = {owner.data(), lru.data(), index.data()};
+  p.state = State();
   if (options_.tracking) p.tracking = {block_generation.data(), backed_generation.data()};
   p.num_rows = num_rows();
   p.num_real_rows = &num_real_rows;
@@ -164,7 +171,7 @@ ReplayPlanParams GroupFixture::ReplayPlan() {
 BackupParams GroupFixture::Backup() {
   BackupParams p;
   p.shape = shape();
-  p.state = {owner.data(), lru.data(), index.data()};
+  p.state = State();
   if (options_.tracking) p.tracking = {block_generation.data(), backed_generation.data()};
   p.layers = views_.data();
   p.layer_count = layer_count();
@@ -176,16 +183,14 @@ InvalidateParams GroupFixture::Invalidate(const std::vector<int32_t>& blocks) {
   blocks_ = blocks;
   InvalidateParams p;
   p.shape = shape();
-  p.state = {owner.data(), lru.data(), index.data()};
+  p.state = State();
   p.blocks = blocks_.data();
   p.block_count = static_cast<int32_t>(blocks_.size());
   p.stats = &stats;
   return p;
 }
 
-ResetRegionParams GroupFixture::ResetRegion(int32_t region) {
-  return {shape(), {owner.data(), lru.data()}, region};
-}
+ResetRegionParams GroupFixture::ResetRegion(int32_t region) { return {shape(), State(), region}; }
 
 void GroupFixture::PoisonOutputs() {
   for (auto* output :
@@ -237,6 +242,12 @@ std::vector<int32_t> GroupFixture::Lru(int32_t region) const {
   return {first, first + shape().hot_size};
 }
 
+std::vector<int32_t> GroupFixture::Scores(int32_t region) const {
+  if (score.empty()) return {};
+  const auto first = score.begin() + int64_t{region} * shape().hot_size;
+  return {first, first + shape().hot_size};
+}
+
 Counts GroupFixture::counts() const {
   Counts counts;
   ReadCounts(&stats, &counts);
@@ -260,6 +271,7 @@ std::string Difference(const GroupFixture& a, const GroupFixture& b) {
            PlanDifference(a, b),
            FirstDifference("owner", a.owner, b.owner),
            FirstDifference("lru", a.lru, b.lru),
+           FirstDifference("score", a.score, b.score),
            FirstDifference("backed_generation", a.backed_generation, b.backed_generation),
            FirstDifference("counter", counts_a.values, counts_b.values, kCounterCount),
            BytesDifference("hot byte", a.hot, b.hot),

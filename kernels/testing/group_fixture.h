@@ -80,6 +80,7 @@ class GroupFixture {
   void ForgetIndex(int32_t region);
   std::vector<int32_t> Owners(int32_t region) const;
   std::vector<int32_t> Lru(int32_t region) const;
+  std::vector<int32_t> Scores(int32_t region) const;  // empty under kLru
   Counts counts() const;
 
   // Empty, or which buffer was written past its ends.
@@ -89,6 +90,7 @@ class GroupFixture {
   std::vector<int32_t> owner;  // [region_count, hot_size]
   std::vector<int16_t> lru;    // [region_count, hot_size]
   std::vector<uint16_t> index;  // [region_count, RegionIndexLength(hot_size)]; no result
+  std::vector<uint8_t> score;  // [region_count, hot_size] under kAged, else empty
   std::vector<int32_t> block_generation, backed_generation;
   StatsBlock stats;
   std::vector<ByteBuffer> host, hot;  // [layer]
@@ -106,6 +108,8 @@ class GroupFixture {
   std::vector<int32_t> plan_counts;                // [num_rows]
 
  private:
+  GroupState State();
+
   GroupOptions options_;
   std::vector<LayerView> views_;
   std::vector<int32_t> blocks_;

@@ -27,6 +27,14 @@ enum class Mistake {
   kLastBytesMissing,     // the last 16 bytes of a row are not copied
   kWrongRegion,          // followers' bytes go to region 0
   kCountsPositions,      // hits are counted by position
+  // With scores, these as well.
+  kVictimsByAge,         // scores are kept, and misses take the oldest
+  kVictimsInScoreOrder,  // the cheapest slot goes to the first miss
+  kYoungestOfEqual,      // of equal scores the youngest goes
+  kNoAgeing,             // what was asked for once stays dear
+  kHitsAreNotCounted,    // every hit is like the first one
+  kDroppedKeepsScore,    // the rewritten row's hot slot stays dear
+  kUnsourcedIsDear,      // and so does one that holds zeros
 };
 
 constexpr Mistake kMistakes[] = {Mistake::kLastDuplicateWins,
@@ -42,6 +50,11 @@ constexpr Mistake kMistakes[] = {Mistake::kLastDuplicateWins,
                                  Mistake::kWrongRegion,
                                  Mistake::kCountsPositions};
 
+constexpr Mistake kScoreMistakes[] = {Mistake::kVictimsByAge,      Mistake::kVictimsInScoreOrder,
+                                      Mistake::kYoungestOfEqual,   Mistake::kNoAgeing,
+                                      Mistake::kHitsAreNotCounted, Mistake::kDroppedKeepsScore,
+                                      Mistake::kUnsourcedIsDear};
+
 // One row of one request; slots, not positions; contiguous rows; no tracking.
 class MutantRow {
  public:
@@ -54,6 +67,7 @@ class MutantRow {
         mistake_(mistake),
         owner_(p.state.owner + int64_t{region_} * p.shape.hot_size),
         lru_(p.state.lru + int64_t{region_} * p.shape.hot_size),
+        score_(ScoresOf(p.shape, p.state, region_)),
         out_(p.hot_indices + int64_t{row} * k_),
         counts_(*counts) {}
 
@@ -82,13 +96,16 @@ class MutantRow {
     std::vector<int16_t> hits, others;
     for (int32_t i = 0; i < p_.shape.hot_size; ++i) {
       const int16_t h = lru_[i];
+      if (score_ != nullptr && score_[h] >= 8 && mistake_ != Mistake::kNoAgeing) score_[h] -= 8;
       if (owner_[h] >= 0 && owner_[h] == p_.newest_slot[row_] && mistake_ != Mistake::kNoDrop) {
         owner_[h] = -1;
+        if (score_ != nullptr && mistake_ != Mistake::kDroppedKeepsScore) score_[h] = 0;
       }
       const auto found = last.find(owner_[h]);
       if (found != last.end() && place.count(found->second) == 0) {
         place[found->second] = h;
         hits.push_back(h);
+        if (score_ != nullptr) Raise(&score_[h]);
       } else {
         others.push_back(h);
       }
@@ -96,6 +113,9 @@ class MutantRow {
     counts_[Counter::kHits] += std::ssize(hits);
     if (mistake_ == Mistake::kCountsPositions) counts_[Counter::kHits] += k_ - std::ssize(last);
     if (mistake_ == Mistake::kNewestEvictedFirst) std::reverse(others.begin(), others.end());
+    if (score_ != nullptr && mistake_ != Mistake::kVictimsByAge) {
+      PutVictimsFirst(std::ssize(lookups) - std::ssize(hits), &others);
+    }
     int64_t misses = 0;
     for (const int32_t i : lookups) {
       if (place.count(i) > 0) continue;
@@ -118,9 +138,32 @@ class MutantRow {
  private:
   int32_t SlotAt(int32_t i) const { return std::max(p_.topk[int64_t{row_} * k_ + i], -1); }
 
+  void Raise(uint8_t* score) const {
+    const int32_t hits =
+        mistake_ == Mistake::kHitsAreNotCounted ? 1 : *score % 8 + (*score % 8 < 7);
+    *score = static_cast<uint8_t>(128 + 17 * hits);
+  }
+
+  void PutVictimsFirst(int64_t count, std::vector<int16_t>* others) const {
+    std::vector<int16_t> cheapest = *others;
+    if (mistake_ == Mistake::kYoungestOfEqual) std::reverse(cheapest.begin(), cheapest.end());
+    std::stable_sort(cheapest.begin(), cheapest.end(),
+                     [this](int16_t a, int16_t b) { return score_[a] < score_[b]; });
+    cheapest.resize(count);
+    const std::set<int16_t> victims(cheapest.begin(), cheapest.end());
+    std::stable_partition(others->begin(), others->end(),
+                          [&victims](int16_t h) { return victims.count(h) > 0; });
+    if (mistake_ != Mistake::kVictimsInScoreOrder) return;
+    std::stable_sort(others->begin(), others->begin() + count,
+                     [this](int16_t a, int16_t b) { return score_[a] < score_[b]; });
+  }
+
   void Claim(int32_t i, int32_t h) {
     const int32_t slot = SlotAt(i);
     const bool sourced = slot < p_.shape.slot_count;
+    if (score_ != nullptr) {
+      score_[h] = sourced || mistake_ == Mistake::kUnsourcedIsDear ? 128 : 0;
+    }
     ++counts_[Counter::kMisses];
     if (owner_[h] >= 0) ++counts_[Counter::kEvictions];
     owner_[h] = sourced || mistake_ == Mistake::kClaimsWithoutSource ? slot : -1;
@@ -156,6 +199,7 @@ class MutantRow {
   const Mistake mistake_;
   int32_t* const owner_;
   int16_t* const lru_;
+  uint8_t* const score_;  // null: kLru
   int32_t* const out_;
   Counts& counts_;
 };
@@ -184,12 +228,13 @@ void MutantSwapIn(const SwapInParams& p, Mistake mistake) {
 }
 
 // The number of the step at which the checks object, -1 if they never do.
-int32_t CaughtAt(Mistake mistake, uint64_t seed, std::string* complaint) {
+int32_t CaughtAt(Mistake mistake, EvictionPolicy policy, uint64_t seed, std::string* complaint) {
   Implementation mutant = Reference();
   mutant.swap_in = [mistake](const SwapInParams& p) { MutantSwapIn(p, mistake); };
   GroupOptions options;
   options.shape = {
       .top_k = 12, .hot_size = 29, .region_count = 3, .block_size = 8, .slot_count = 144};
+  options.shape.policy = policy;
   options.layouts = {Contiguous(32), Contiguous(48, 64)};
   options.num_rows = 4;
   GroupFixture group(options);
@@ -208,20 +253,31 @@ int32_t CaughtAt(Mistake mistake, uint64_t seed, std::string* complaint) {
 }
 
 TEST(MutantsTest, WithoutAMistakeNothingIsSaid) {
+  for (const EvictionPolicy policy : {EvictionPolicy::kLru, EvictionPolicy::kAged}) {
+    for (uint64_t seed = 1; seed <= 5; ++seed) {
+      std::string complaint;
+      EXPECT_EQ(CaughtAt(Mistake::kNone, policy, seed, &complaint), -1) << complaint;
+    }
+  }
+}
+
+void ExpectCaught(Mistake mistake, EvictionPolicy policy) {
   for (uint64_t seed = 1; seed <= 5; ++seed) {
     std::string complaint;
-    EXPECT_EQ(CaughtAt(Mistake::kNone, seed, &complaint), -1) << complaint;
+    EXPECT_GE(CaughtAt(mistake, policy, seed, &complaint), 0)
+        << "mistake " << static_cast<int>(mistake) << " seed " << seed;
   }
 }
 
 TEST(MutantsTest, EveryMistakeIsCaught) {
   for (const Mistake mistake : kMistakes) {
-    for (uint64_t seed = 1; seed <= 5; ++seed) {
-      std::string complaint;
-      EXPECT_GE(CaughtAt(mistake, seed, &complaint), 0)
-          << "mistake " << static_cast<int>(mistake) << " seed " << seed;
-    }
+    ExpectCaught(mistake, EvictionPolicy::kLru);
+    ExpectCaught(mistake, EvictionPolicy::kAged);
   }
+}
+
+TEST(MutantsTest, EveryMistakeWithScoresIsCaught) {
+  for (const Mistake mistake : kScoreMistakes) ExpectCaught(mistake, EvictionPolicy::kAged);
 }
 
 }  // namespace

@@ -33,6 +33,11 @@ GroupShape Shape(int32_t top_k, int32_t hot_size, int32_t regions, int32_t rows_
   return shape;
 }
 
+GroupShape Aged(GroupShape shape) {
+  shape.policy = EvictionPolicy::kAged;
+  return shape;
+}
+
 std::vector<Grid> Grids() {
   const RowLayout plain = Contiguous(16), padded = Contiguous(32, 48);
   const RowLayout split = SplitPage(16, 4, 4, 96), wide = SplitPage(32, 8, 64, 2576);
@@ -52,6 +57,14 @@ std::vector<Grid> Grids() {
       {"three_rows", {Shape(11, 37, 2, 3, 4, 128, 18), {split, padded}, 7, false, true}},
       {"four_rows", {Shape(16, 64, 2, 4, 16, 320, 12), {padded}, 8, true}},
       {"five_short_rows", {Shape(3, 20, 3, 5, 4, 96, 9), {split}, 15, true, true}},
+      // With scores.
+      {"aged_one", {Aged(Shape(1, 1, 1, 1, 1, 4, 4)), {plain}, 1}},
+      {"aged", {Aged(Shape(8, 16, 3, 1, 8, 120, 6)), {padded}, 4, false, true}},
+      {"aged_above_a_warp",
+       {Aged(Shape(33, 67, 3, 1, 16, 480, 12)), {split, plain}, 4, true, true}},
+      {"aged_rarely_full", {Aged(Shape(16, 200, 2, 1, 7, 140, 12)), {plain}, 2, true, true}},
+      {"aged_three_rows", {Aged(Shape(11, 37, 2, 3, 4, 128, 18)), {split, padded}, 7, false, true}},
+      {"aged_union_too_large", {Aged(Shape(8, 10, 2, 2, 8, 96, 7)), {plain}, 4, true, true}},
       // More lookups than hot slots, which creating a cache refuses: still no row is lost, found
       // twice or made up.
       {"union_too_large", {Shape(8, 10, 2, 2, 8, 96, 7), {plain}, 4, true, true}},

@@ -44,6 +44,19 @@ std::vector<int32_t> SlotsOfRow(const GroupFixture& g, int32_t row, int32_t regi
   return slots;
 }
 
+// The scores as the contract words them: a priority, and the hits so far.
+struct Score {
+  int32_t priority, hits;
+
+  static Score Of(int32_t byte) { return {byte / 8, byte % 8}; }
+  int32_t byte() const { return 8 * priority + hits; }
+  void Age() { priority = std::max(priority - 1, 0); }
+  void Hit() {
+    hits = std::min(hits + 1, 7);
+    priority = 16 + 2 * hits;
+  }
+};
+
 bool HasSource(const GroupFixture& g, int32_t slot) {
   if (slot >= g.shape().slot_count) return false;
   return !g.options().tracking ||
@@ -73,7 +86,8 @@ class Checker {
         CheckRequest(region, rows_of[region]);
       } else {
         v_.Expect(Lru(before_.lru, region) == Lru(g_.lru, region) &&
-                      Owners(before_.owner, region) == g_.Owners(region),
+                      Owners(before_.owner, region) == g_.Owners(region) &&
+                      Scores(region) == g_.Scores(region),
                   "region ", region, " had no rows, but its state changed");
       }
     }
@@ -90,6 +104,12 @@ class Checker {
   }
   std::vector<int32_t> Lru(const std::vector<int16_t>& all, int32_t region) const {
     const auto first = all.begin() + int64_t{region} * s_.hot_size;
+    return {first, first + s_.hot_size};
+  }
+
+  std::vector<int32_t> Scores(int32_t region) const {
+    if (before_.score.empty()) return {};
+    const auto first = before_.score.begin() + int64_t{region} * s_.hot_size;
     return {first, first + s_.hot_size};
   }
 
@@ -131,18 +151,28 @@ class Checker {
       }
     }
     std::vector<int32_t> owners = Owners(before_.owner, region);
-    for (int32_t& owner : owners) {
-      if (newest.count(owner) > 0) owner = -1;
+    std::vector<int32_t> scores = Scores(region);
+    for (int32_t h = 0; h < s_.hot_size; ++h) {
+      const bool is_rewritten = newest.count(owners[h]) > 0;
+      if (is_rewritten) owners[h] = -1;
+      if (!scores.empty()) {
+        Score score = Score::Of(scores[h]);
+        score.Age();
+        scores[h] = is_rewritten ? 0 : score.byte();
+      }
     }
-    const std::map<int32_t, int32_t> place = Placement(region, owners, asked);
+    const std::map<int32_t, int32_t> place = Placement(region, owners, scores, asked);
+    CheckScores(region, owners, scores, asked, place);
     CheckPositions(base, rows, slots_of, newest, place);
     CheckMisses(base, rows, owners, asked, seen, place);
     CheckState(region, owners, asked, place);
   }
 
   // Lookup -> hot slot, -1 where there was none left; by the rules "hits stay" and "the m-th miss
-  // takes the m-th oldest of the others". Also the expected order.
+  // takes the m-th oldest of the others" (with scores: of those that the cheapest are). Also the
+  // expected order.
   std::map<int32_t, int32_t> Placement(int32_t region, const std::vector<int32_t>& owners,
+                                       const std::vector<int32_t>& scores,
                                        const std::vector<int32_t>& asked) {
     std::map<int32_t, int32_t> place;
     const std::set<int32_t> wanted(asked.begin(), asked.end());
@@ -155,6 +185,7 @@ class Checker {
         others.push_back(hot_slot);
       }
     }
+    if (!scores.empty()) PutCheapestFirst(scores, asked.size() - hits.size(), &others);
     size_t taken = 0;
     for (const int32_t slot : asked) {
       if (place.count(slot) == 0) place[slot] = taken < others.size() ? others[taken++] : -1;
@@ -163,6 +194,37 @@ class Checker {
     others.insert(others.end(), hits.begin(), hits.end());
     v_.Expect(Lru(g_.lru, region) == others, "region ", region, ": wrong order after the step");
     return place;
+  }
+
+  // Of `others`, oldest first, the `count` with the smallest scores come first.
+  static void PutCheapestFirst(const std::vector<int32_t>& scores, size_t count,
+                               std::vector<int32_t>* others) {
+    std::set<std::pair<int32_t, size_t>> by_score;  // score, age
+    for (size_t i = 0; i < others->size(); ++i) by_score.insert({scores[(*others)[i]], i});
+    std::vector<int32_t> cheapest, rest;
+    std::set<size_t> chosen;
+    for (const auto& [score, i] : by_score) {
+      if (chosen.size() < count) chosen.insert(i);
+    }
+    for (size_t i = 0; i < others->size(); ++i) {
+      (chosen.count(i) > 0 ? cheapest : rest).push_back((*others)[i]);
+    }
+    *others = cheapest;
+    others->insert(others->end(), rest.begin(), rest.end());
+  }
+
+  void CheckScores(int32_t region, const std::vector<int32_t>& owners, std::vector<int32_t> aged,
+                   const std::vector<int32_t>& asked, const std::map<int32_t, int32_t>& place) {
+    if (aged.empty()) return;
+    for (const int32_t slot : asked) {
+      const int32_t hot_slot = place.at(slot);
+      if (hot_slot < 0) continue;
+      Score score = Score::Of(aged[hot_slot]);
+      score.Hit();
+      const bool is_hit = owners[hot_slot] == slot;
+      aged[hot_slot] = is_hit ? score.byte() : HasSource(g_, slot) ? 128 : 0;
+    }
+    v_.Expect(g_.Scores(region) == aged, "region ", region, ": wrong scores");
   }
 
   void CheckPositions(int32_t base, const std::vector<int32_t>& rows,

@@ -46,6 +46,19 @@ inline constexpr int32_t kNewest = 1;
 inline constexpr int32_t kInvalid = 1;
 inline constexpr int32_t kEvictions = 2;
 
+// The same step with scores (EvictionPolicy::kAged) and what it leaves, where that is different:
+// hot slots 6 and, of 5 and 4 the older one, 5 are the cheapest.
+inline constexpr std::array<int32_t, 16> kAgedScoreBefore = {
+    163, 128, 145, 179, 42, 42, 34, 247, 9, 128, 128, 162, 120, 128, 145, 128};
+inline constexpr std::array<int32_t, 8> kAgedHotIndices = {16, 1, 5, -1, 2, 7, 6, 8};
+inline constexpr std::array<int32_t, 2> kAgedPlanHotRows = {5, 6};
+inline constexpr std::array<int32_t, 16> kAgedOwnerAfter = {
+    100, 200, 300, 400, 500, 700, 1100, 800, 900, 1000, 1050, 1200, 1300, 1400, 1500, 1600};
+inline constexpr std::array<int32_t, 16> kAgedLruAfter = {3,  0,  4, 9, 10, 11, 12, 13,
+                                                          14, 15, 5, 6, 1,  7,  2,  8};
+inline constexpr std::array<int32_t, 16> kAgedScoreAfter = {155, 145, 162, 171, 34,  128, 128, 247,
+                                                            162, 120, 120, 154, 112, 120, 137, 120};
+
 // Steps that build kOwnerBefore and kLruBefore from an empty region. In the first two, one row
 // asks for the first and the last eight owners; then one step for each entry of kLruBefore asks
 // for its owner alone.

@@ -33,7 +33,9 @@ class WorkedExampleTest(unittest.TestCase):
     def test_readme_tells_it(self):
         with open("kernels/README.md") as f:
             told = re.sub(r"\s+", "", f.read())
-        for key in ("owner_before", "lru_before", "slots", "hot_indices", "miss_mask", "lru_after"):
+        for key in ("owner_before", "lru_before", "slots", "hot_indices", "miss_mask", "lru_after",
+                    "aged_score_before", "aged_score_after", "aged_hot_indices",
+                    "aged_lru_after"):
             numbers = ",".join(str(n) for n in self.example[key])
             self.assertIn("[%s]" % numbers, told, key)
 

@@ -77,7 +77,7 @@ check_under() {
 
 cases() {
   local name
-  for name in launch golden cases_lookup cases_state backup; do
+  for name in launch golden cases_eviction cases_lookup cases_state backup; do
     check "$name" 60 "$here/cuda_${name}_test"
   done
   check device 120 "$here/device_test"
