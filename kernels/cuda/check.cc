@@ -37,11 +37,14 @@ bool IsValid(const GroupShape& shape) {
          shape.region_count >= 1 && shape.rows_per_request >= 1 && shape.block_size >= 1 &&
          shape.slot_count >= 0 && shape.max_blocks >= 0 &&
          int64_t{shape.region_stride} >= int64_t{shape.hot_size} + shape.rows_per_request &&
-         int64_t{shape.region_count} * shape.region_stride <= INT32_MAX;
+         int64_t{shape.region_count} * shape.region_stride <= INT32_MAX &&
+         (shape.policy == EvictionPolicy::kLru || shape.policy == EvictionPolicy::kAged);
 }
 
-bool IsValid(const GroupState& state) {
-  return state.owner != nullptr && state.lru != nullptr && IsAligned(state.index, 16);
+bool IsValid(const GroupShape& shape, const GroupState& state) {
+  return IsValid(shape) && state.owner != nullptr && state.lru != nullptr &&
+         (shape.policy == EvictionPolicy::kLru || state.score != nullptr) &&
+         IsAligned(state.index, 16);
 }
 
 bool IsValid(const LaunchOptions& options) {
@@ -58,7 +61,7 @@ cudaError_t Verdict(bool valid) { return valid ? cudaSuccess : cudaErrorInvalidV
 
 cudaError_t CheckSwapIn(const SwapInParams& p, const void* workspace,
                         const LaunchOptions& options) {
-  if (!IsValid(p.shape) || !IsValid(p.state) || p.num_rows < 0) return cudaErrorInvalidValue;
+  if (!IsValid(p.shape, p.state) || p.num_rows < 0) return cudaErrorInvalidValue;
   if (!IsValid(options)) return cudaErrorInvalidValue;
   // One block holds the positions of a request: 16 bits number the entries of its table.
   const int64_t rows = std::min(p.shape.rows_per_request, p.num_rows);
@@ -86,8 +89,7 @@ cudaError_t CheckReplayPlan(const ReplayPlanParams& p, const LaunchOptions& opti
 }
 
 cudaError_t CheckBackup(const BackupParams& p, const void* workspace) {
-  if (!IsValid(p.shape) || !IsValid(p.state) || p.num_rows < 0 ||
-      !AreValid(p.layers, p.layer_count)) {
+  if (!IsValid(p.shape, p.state) || p.num_rows < 0 || !AreValid(p.layers, p.layer_count)) {
     return cudaErrorInvalidValue;
   }
   if (p.num_rows == 0) return cudaSuccess;
@@ -108,14 +110,13 @@ cudaError_t CheckBackup(const BackupParams& p, const void* workspace) {
 }
 
 cudaError_t CheckInvalidate(const InvalidateParams& p, const void* workspace) {
-  return Verdict(IsValid(p.shape) && IsValid(p.state) && p.block_count >= 0 &&
+  return Verdict(IsValid(p.shape, p.state) && p.block_count >= 0 &&
                  (p.block_count == 0 ||
                   (p.blocks != nullptr && workspace != nullptr && IsAligned(workspace, 256))));
 }
 
 cudaError_t CheckResetRegion(const ResetRegionParams& p) {
-  return Verdict(IsValid(p.shape) && IsValid(p.state) && p.region >= 0 &&
-                 p.region < p.shape.region_count);
+  return Verdict(IsValid(p.shape, p.state) && p.region >= 0 && p.region < p.shape.region_count);
 }
 
 }  // namespace kvtier::cuda

@@ -177,6 +177,7 @@ bool IsAligned(const void* pointer) { return reinterpret_cast<uintptr_t>(pointer
 bool CanUseIndex(const SwapInParams& params, const TableSizes& general_sizes, int32_t shared_max,
                  int64_t* shared_bytes) {
   const GroupShape& shape = params.shape;
+  if (shape.policy != EvictionPolicy::kLru) return false;  // it keeps no scores
   if (params.state.index == nullptr || RegionIndexLength(shape.hot_size) == 0 ||
       shape.rows_per_request != 1 || shape.top_k > shape.hot_size) {
     return false;

@@ -6,6 +6,7 @@
 #include "kernels/cuda/launch.h"
 #include "kernels/cuda/launch_kernel.h"
 #include "kernels/cuda/stats.cuh"
+#include "kernels/eviction.h"
 #include "kernels/region_index.h"
 
 namespace kvtier::cuda {
@@ -20,6 +21,7 @@ constexpr int32_t kManyBlocks = 4096;
 
 struct InvalidateArgs {
   int32_t* owner;
+  uint8_t* score;  // null: there are none
   int64_t owner_count;
   int32_t block_size;
   WorkspaceHeader* header;
@@ -66,6 +68,7 @@ __global__ void __launch_bounds__(kThreads)
       const int32_t owner = LoadRelaxed(a.owner + i);
       if (owner >= 0 && Contains(blocks, list.count, owner / a.block_size)) {
         is_dropped = atomicCAS(a.owner + i, owner, kNone) == owner;
+        if (is_dropped && a.score != nullptr) StoreRelaxed(a.score + i, kNoScore);
       }
     }
     counts.CountLanes(Counter::kInvalidatedCopies, is_dropped);
@@ -91,13 +94,18 @@ cudaError_t LaunchInvalidate(const InvalidateArgs& args, const int32_t* blocks, 
 }
 
 __global__ void __launch_bounds__(kThreads)
-    ResetRegionKernel(int32_t* owner, int16_t* lru, uint16_t* index, int32_t index_length,
-                      int32_t hot_size) {
-  for (int32_t i = Thread(); i < index_length; i += ThreadCount()) index[i] = 0;
-  for (int32_t h = Thread(); h < hot_size; h += ThreadCount()) {
-    StoreRelaxed(owner + h, kNone);
-    StoreRelaxed(lru + h, static_cast<int16_t>(h));
+    ResetRegionKernel(const __grid_constant__ ResetRegionParams p) {
+  const int64_t first = int64_t{p.region} * p.shape.hot_size;
+  uint8_t* const score = ScoresOf(p.shape, p.state, p.region);
+  for (int32_t h = Thread(); h < p.shape.hot_size; h += ThreadCount()) {
+    StoreRelaxed(p.state.owner + first + h, kNone);
+    StoreRelaxed(p.state.lru + first + h, static_cast<int16_t>(h));
+    if (score != nullptr) StoreRelaxed(score + h, kNoScore);
   }
+  if (p.state.index == nullptr) return;
+  const int32_t words = RegionIndexLength(p.shape.hot_size);
+  uint16_t* const index = p.state.index + int64_t{p.region} * words;
+  for (int32_t w = Thread(); w < words; w += ThreadCount()) index[w] = 0;
 }
 
 }  // namespace
@@ -109,6 +117,7 @@ cudaError_t Invalidate(const InvalidateParams& p, void* workspace, cudaStream_t 
   error = DeviceAttribute(cudaDevAttrMultiProcessorCount, &multiprocessors);
   InvalidateArgs args = {};
   args.owner = p.state.owner;
+  args.score = ScoresOf(p.shape, p.state, 0);
   args.owner_count = int64_t{p.shape.region_count} * p.shape.hot_size;
   args.block_size = p.shape.block_size;
   args.header = static_cast<WorkspaceHeader*>(workspace);
@@ -127,12 +136,7 @@ cudaError_t Invalidate(const InvalidateParams& p, void* workspace, cudaStream_t 
 cudaError_t ResetRegion(const ResetRegionParams& p, cudaStream_t stream) {
   const cudaError_t error = CheckResetRegion(p);
   if (error != cudaSuccess) return error;
-  const int64_t first = int64_t{p.region} * p.shape.hot_size;
-  const int32_t index_length =
-      p.state.index == nullptr ? 0 : RegionIndexLength(p.shape.hot_size);
-  return Launch(ResetRegionKernel, 1, kThreads, 0, stream, p.state.owner + first,
-                p.state.lru + first, p.state.index + int64_t{p.region} * index_length, index_length,
-                p.shape.hot_size);
+  return Launch(ResetRegionKernel, 1, kThreads, 0, stream, p);
 }
 
 }  // namespace kvtier::cuda

@@ -8,7 +8,8 @@
 //   4. Find      positions whose entry was claimed have their answer; of the others the first
 //                one of each slot is a miss
 //   5. Count     bits before each word: hits in the order, misses in order of first appearance
-//   6. Reorder   the new LRU order; the oldest evictable hot slots are listed
+//      (with scores: ageing, and which evictables are drawn: resolver_scores.cuh)
+//   6. Reorder   the new LRU order; the evictable hot slots that are drawn are listed
 //   7. Place     the m-th miss takes the m-th evictable hot slot; the plan
 //   8. Repeat    positions that repeat a miss get its answer (only if there are any)
 // Bit i of word w is position or order index 32 w + i: a warp handles one word at a time, so
@@ -55,7 +56,8 @@ class Resolver {
         position_words_(row_count * words_per_row_),
         order_words_((p.shape.hot_size + kWarpThreads - 1) / kWarpThreads),
         owner_(p.state.owner + int64_t{region} * p.shape.hot_size),
-        lru_(p.state.lru + int64_t{region} * p.shape.hot_size) {}
+        lru_(p.state.lru + int64_t{region} * p.shape.hot_size),
+        score_(ScoresOf(p.shape, p.state, region)) {}
 
   // All threads of the block.
   __device__ void Run() {
@@ -71,6 +73,7 @@ class Resolver {
     const bool repeats_miss = FindMisses();
     CountBitsBefore(t_.hits, order_words_, t_.hits_before, t_.warp_sums);
     CountBitsBefore(t_.misses, position_words_, t_.misses_before, t_.warp_sums);
+    if (score_ != nullptr) ChooseVictims();
     Reorder();
     const bool must_repeat = __syncthreads_or(repeats_miss) != 0;
     PlaceMisses();
@@ -119,6 +122,23 @@ class Resolver {
   __device__ bool WalkWord(int32_t word, int32_t slot);
   __device__ void KeepOldestClaims();
   __device__ bool FindMisses();
+
+  // Lanes whose evictables a word's misses may draw.
+  struct Candidates {
+    uint32_t below, at;  // the limit
+  };
+  // Whether misses draw this lane's evictable, and how many older ones they draw.
+  struct Draw {
+    bool is_drawn;
+    int32_t before;
+  };
+  __device__ uint8_t ScoreAt(int32_t index) const;
+  __device__ void AgeScores();
+  __device__ void FindLimit(int32_t drawn);
+  __device__ Candidates CandidatesOf(int32_t word) const;
+  __device__ void ChooseVictims();
+  __device__ Draw DrawByScore(int32_t word) const;
+
   __device__ void Reorder();
   __device__ int32_t SourceOf(int32_t slot, Counter* refusal) const;
   __device__ void PlaceMisses();
@@ -137,6 +157,7 @@ class Resolver {
   const int32_t words_per_row_, position_words_, order_words_;
   int32_t* const owner_;
   int16_t* const lru_;
+  uint8_t* const score_;  // null: the policy is kLru
   bool has_bad_ = false;
 };
 
@@ -144,3 +165,4 @@ class Resolver {
 
 #include "kernels/cuda/resolver_lookup.cuh"
 #include "kernels/cuda/resolver_place.cuh"
+#include "kernels/cuda/resolver_scores.cuh"

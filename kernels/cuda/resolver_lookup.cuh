@@ -2,6 +2,7 @@
 #pragma once
 
 #include "kernels/cuda/resolver.cuh"
+#include "kernels/eviction.h"
 
 namespace kvtier::cuda {
 
@@ -12,6 +13,10 @@ __device__ inline void Resolver::Clear() {
     t_.place[e] = kUnclaimed;
   }
   for (int32_t w = Thread(); w < order_words_; w += ThreadCount()) t_.hits[w] = 0;
+  if (score_ != nullptr) {
+    for (int32_t s = Thread(); s < kScoreCount; s += ThreadCount()) t_.with_score[s] = 0;
+    if (Thread() < 2) t_.limit[Thread()] = 0;
+  }
   for (int32_t rank = Thread(); rank < row_count_; rank += ThreadCount()) t_.valid[rank] = 0;
 }
 
@@ -141,6 +146,7 @@ __device__ inline bool Resolver::WalkWord(int32_t word, int32_t slot) {
   if (entry >= 0 && t_.first[entry] < 0) {
     // The newest row is being rewritten, so a copy of what was there before is stale.
     StoreRelaxed(owner_ + t_.order[i], kNone);
+    if (score_ != nullptr) StoreRelaxed(score_ + t_.order[i], kNoScore);
   } else if (entry >= 0) {
     hit = true;
     claimed_twice = atomicMin(t_.place + entry, i) != kUnclaimed;

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "kernels/cuda/resolver.cuh"
+#include "kernels/eviction.h"
 
 namespace kvtier::cuda {
 
@@ -11,15 +12,18 @@ __device__ inline void Resolver::Reorder() {
   const int32_t drawn = min(t_.misses_before[position_words_], evictable_count);
   for (int32_t w = Warp(); w < order_words_; w += WarpCount()) {
     const int32_t i = w * kWarpThreads + Lane();
-    if (i >= hot_size_) continue;
     const uint32_t hits = t_.hits[w];
     const int32_t older_hits = t_.hits_before[w] + __popc(hits & LanesBelow());
     const int32_t rank = i - older_hits;  // among the evictables, if it is one
+    const Draw draw = score_ != nullptr ? DrawByScore(w) : Draw{rank < drawn, min(rank, drawn)};
+    if (i >= hot_size_) continue;
     const int16_t entry = t_.order[i];
     int32_t to = evictable_count + older_hits;
     if ((hits >> Lane() & 1) == 0) {
-      if (rank < drawn) t_.evictable[rank] = IsBad(i) ? kUnusable : static_cast<uint16_t>(entry);
-      to = rank < drawn ? evictable_count - drawn + rank : rank - drawn;
+      if (draw.is_drawn) {
+        t_.evictable[draw.before] = IsBad(i) ? kUnusable : static_cast<uint16_t>(entry);
+      }
+      to = draw.is_drawn ? evictable_count - drawn + draw.before : rank - draw.before;
     }
     StoreRelaxed(lru_ + to, entry);
   }
@@ -73,6 +77,9 @@ __device__ inline void Resolver::PlaceMisses() {
           source = SourceOf(table_.slot_of(entry), &refusal);
           evicts = atomicExch(owner_ + hot_slot, source) >= 0;
           t_.place[entry] = -1 - hot_slot;
+          if (score_ != nullptr) {
+            StoreRelaxed(score_ + hot_slot, source >= 0 ? kMissScore : kNoScore);
+          }
         }
       }
       const int32_t hot_row = hot_slot < 0 ? kNone : base_ + hot_slot;

@@ -1,6 +1,6 @@
 // The memory of a block that resolves a request: which arrays, how long, and where.
 //
-// Bit arrays, lists of rows and sums always lie in shared memory (at most 45 KiB). The order's
+// Bit arrays, lists of rows and sums always lie in shared memory (at most 50 KiB). The order's
 // copy, the evictable list and the slot table do if the GPU has room for them; else they lie in
 // the workspace, one piece a unit (workspace.h). The same code runs on both.
 #pragma once
@@ -23,7 +23,10 @@ struct TableSizes {
   int32_t entries;         // of the slot table
   int32_t spread;          // it is 2^spread times as large as it must be
   int32_t hot_size;
+  bool has_scores;
 };
+
+inline constexpr int32_t kScoreCount = 256;
 
 inline TableSizes MakeTableSizes(const GroupShape& shape, int32_t rows, int32_t spread) {
   const int32_t positions = rows * shape.top_k;
@@ -35,6 +38,7 @@ inline TableSizes MakeTableSizes(const GroupShape& shape, int32_t rows, int32_t 
   sizes.entries = SlotTable::EntriesFor(positions + rows) << spread;
   sizes.spread = spread;
   sizes.hot_size = shape.hot_size;
+  sizes.has_scores = shape.policy == EvictionPolicy::kAged;
   return sizes;
 }
 
@@ -50,6 +54,10 @@ struct Tables {
   int32_t* warp_sums;      // [32]
   int32_t* counts;         // [kCounterCount]
   int32_t* word;           // [1]
+  // Only where hot slots have scores.
+  int32_t* with_score;  // [kScoreCount] evictables that have this score
+  int32_t* limit;       // [2] the score up to which they are drawn, and how many that have it
+  int32_t* victims;     // [order_words + 1] before the word: below the limit << 16 | at it
   // There or in the workspace.
   int32_t* keys;        // [entries] slots
   int32_t* first;       // [entries] first position that asks for it; newest tokens: rank - rows
@@ -67,8 +75,9 @@ struct TableBytes {
 constexpr int64_t RoundUpTo16(int64_t bytes) { return (bytes + 15) / 16 * 16; }
 
 inline TableBytes MakeTableBytes(const TableSizes& s) {
+  const int64_t of_scores = s.has_scores ? kScoreCount + 2 + int64_t{s.order_words} + 1 : 0;
   const int64_t words = 3 * int64_t{s.order_words} + 1 + 2 * int64_t{s.position_words} + 1 +
-                        2 * int64_t{s.rows} + 32 + kCounterCount + 1;
+                        2 * int64_t{s.rows} + 32 + kCounterCount + 1 + of_scores;
   const int64_t large =
       RoundUpTo16(3 * int64_t{s.entries} * 4 + 2 * int64_t{s.hot_size} + 2 * int64_t{s.evictables});
   return {RoundUpTo16(words * 4), large};
@@ -87,6 +96,9 @@ __device__ inline Tables CutTables(const TableSizes& s, uint8_t* small, uint8_t*
   t.warp_sums = t.valid + s.rows;
   t.counts = t.warp_sums + 32;
   t.word = t.counts + kCounterCount;
+  t.with_score = t.word + 1;
+  t.limit = t.with_score + kScoreCount;
+  t.victims = t.limit + 2;
   t.keys = reinterpret_cast<int32_t*>(large);
   t.first = t.keys + s.entries;
   t.place = t.first + s.entries;

@@ -142,9 +142,9 @@ class Runner {
       pinned_.Begin();
       name_all();
     } while (MustBeginAgain({&device_, &pinned_}));
-    for (const int64_t size :
-         {shape.top_k, shape.hot_size, shape.region_count, shape.region_stride,
-          shape.rows_per_request, shape.block_size, shape.slot_count, shape.max_blocks, num_rows}) {
+    for (const int64_t size : {shape.top_k, shape.hot_size, shape.region_count, shape.region_stride,
+                               shape.rows_per_request, shape.block_size, shape.slot_count,
+                               shape.max_blocks, num_rows, static_cast<int32_t>(shape.policy)}) {
       key_.push_back(size);
     }
     device_.Upload();
@@ -169,7 +169,7 @@ class Runner {
     const int64_t hot_slots = int64_t{s.region_count} * s.hot_size;
     const int64_t index_words = int64_t{s.region_count} * RegionIndexLength(s.hot_size);
     return {InOut(host.owner, hot_slots), InOut(host.lru, hot_slots),
-            InOut(host.index, index_words)};
+            InOut(host.index, index_words), InOut(host.score, hot_slots)};
   }
   RowTracking Tracking(const GroupShape& s, const RowTracking& host) {
     CudaArena& arena = options_.generations_in_host_memory ? pinned_ : device_;

@@ -95,6 +95,8 @@ TEST_F(LaunchTest, ShapesAreChecked) {
   shape("rows", [](GroupShape* s) { s->rows_per_request = 0; });
   shape("block_size", [](GroupShape* s) { s->block_size = 0; });
   shape("slot_count", [](GroupShape* s) { s->slot_count = -1; });
+  shape("policy", [](GroupShape* s) { s->policy = static_cast<EvictionPolicy>(2); });
+  shape("no scores", [](GroupShape* s) { s->policy = EvictionPolicy::kAged; });
 }
 
 TEST_F(LaunchTest, LayersAreChecked) {

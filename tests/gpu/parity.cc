@@ -23,6 +23,11 @@ GroupShape Shape(int32_t top_k, int32_t hot_size, int32_t regions, int32_t rows_
   return shape;
 }
 
+GroupShape Aged(GroupShape shape) {
+  shape.policy = EvictionPolicy::kAged;
+  return shape;
+}
+
 // `count` layers of different row bytes.
 std::vector<RowLayout> ManyLayers(int32_t count) {
   std::vector<RowLayout> layouts;
@@ -56,6 +61,7 @@ void Corrupt(Random* random, GroupFixture* a, GroupFixture* b) {
     for (GroupFixture* group : {a, b}) {
       std::fill(group->index.begin(), group->index.end(), uint16_t{0});
       std::fill(group->owner.begin(), group->owner.end(), kNone);
+      std::fill(group->score.begin(), group->score.end(), uint8_t{0});
       for (size_t i = 0; i < group->lru.size(); ++i) {
         group->lru[i] = static_cast<int16_t>(i % static_cast<size_t>(s.hot_size));
       }
@@ -74,7 +80,9 @@ void Corrupt(Random* random, GroupFixture* a, GroupFixture* b) {
     if (random->OneIn(4)) entry = static_cast<int16_t>(-1 - random->Below(32768));
     const int32_t owner = random->OneIn(6) ? -5 : a->owner[other];  // perhaps owned twice
     const bool hits_owner = random->OneIn(2);
+    const auto score = static_cast<uint8_t>(random->Next());  // any is valid
     for (GroupFixture* group : {a, b}) {
+      if (!group->score.empty()) group->score[at] = score;
       if (hits_owner) {
         group->ForgetIndex(static_cast<int32_t>(at) / s.hot_size);
         group->owner[at] = owner;
@@ -184,6 +192,30 @@ std::vector<ParityCase> SmallParityCases() {
       {"union_too_large", {Shape(8, 10, 2, 2, 8, 96, 7), {plain}, 4, true, true}, 120, 64},
       {"top_k_too_large", {Shape(9, 4, 2, 1, 8, 96, 7), {split}, 2, false}, 120, 32},
       {"without_a_plan", {Shape(8, 16, 3, 2, 8, 120, 6), {padded}, 6, false, true}, 80, 96, true},
+      {"aged_one", {Aged(Shape(1, 1, 1, 1, 1, 4, 4)), {plain}, 1}, 60, 32},
+      {"aged", {Aged(Shape(8, 16, 3, 1, 8, 120, 6)), {padded}, 4, false, true}, 120, 896},
+      {"aged_above_a_warp",
+       {Aged(Shape(33, 67, 3, 1, 16, 480, 12)), {plain}, 4, true, true},
+       80,
+       96},
+      {"aged_three_rows",
+       {Aged(Shape(11, 37, 2, 3, 4, 128, 18)), {split, padded}, 7, false, true},
+       120,
+       32},
+      {"aged_union_too_large",
+       {Aged(Shape(8, 10, 2, 2, 8, 96, 7)), {plain}, 4, true, true},
+       120,
+       64},
+      {"aged_many_words",
+       {Aged(Shape(300, 2300, 1, 1, 32, 4096, 8)), {plain}, 1, false, true},
+       20,
+       64},
+      {"aged_corrupt",
+       {Aged(Shape(16, 40, 2, 2, 8, 96, 7)), {plain}, 4, true, true},
+       150,
+       64,
+       false,
+       true},
       {"layers_61", {Shape(8, 16, 2, 1, 8, 64, 8), ManyLayers(61), 2, false, true}, 10, 96},
       {"layers_300", {Shape(4, 8, 1, 1, 8, 32, 8), ManyLayers(300), 1, false, true}, 4, 64},
       {"corrupt_small",
@@ -250,6 +282,24 @@ std::vector<ParityCase> LargeParityCases() {
        {Shape(300, 1000, 2, 3, 64, 6144, 48), {plain}, 6, true, true},
        60,
        96,
+       false,
+       true},
+      {"aged_4096",
+       {Aged(Shape(2048, 4096, 2, 1, 64, 16384, 128)), {dsa}, 3, true, true},
+       40,
+       1024},
+      {"aged_10240",
+       {Aged(Shape(2048, 10240, 2, 1, 64, 24576, 192)), {half}, 2, true, true},
+       30,
+       1024},
+      {"aged_32768",
+       {Aged(Shape(2048, 32768, 1, 1, 64, 65536, 1024)), {plain}, 1, false, true},
+       20,
+       1024},
+      {"aged_corrupt_4096",
+       {Aged(Shape(2048, 4096, 2, 1, 64, 12288, 96)), {plain}, 2, false, true},
+       40,
+       1024,
        false,
        true},
       {"regions_64", {Shape(128, 256, 64, 1, 16, 16384, 16), {dsa}, 70, true, true}, 40, 1024},

@@ -77,7 +77,8 @@ GroupState KernelStage::Carry(const GroupShape& shape, const GroupState& state) 
   const int64_t index_words = int64_t{shape.region_count} * RegionIndexLength(shape.hot_size);
   return {.owner = Device(state.owner, count),
           .lru = Device(state.lru, count),
-          .index = Device(state.index, index_words)};
+          .index = Device(state.index, index_words),
+          .score = Device(state.score, count)};
 }
 
 RowTracking KernelStage::Carry(const GroupShape& shape, const RowTracking& tracking) {
