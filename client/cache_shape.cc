@@ -79,7 +79,10 @@ GroupShapes GroupOf(const v1::CacheLayout& layout, int index, Checker* check) {
                .rows_per_request = layout.rows_per_request(),
                .block_size = layout.block_size(),
                .slot_count = layout.block_size() * layout.block_count(),
-               .max_blocks = layout.max_blocks_per_request()};
+               .max_blocks = layout.max_blocks_per_request(),
+               .policy = layout.eviction_policy() == v1::EVICTION_POLICY_AGED
+                             ? EvictionPolicy::kAged
+                             : EvictionPolicy::kLru};
   check->InRange(name + ".hot_size", group.hot_size(), 1, kHotSizeMax);
   check->InRange(name + ".top_k", group.top_k(), 0, group.hot_size());
   if (layout.rows_per_request() > 1) {
@@ -147,6 +150,8 @@ absl::StatusOr<CacheShape> CacheShapeOf(const v1::CacheLayout& layout) {
   check.InRange("rows_per_request", layout.rows_per_request(), 1, kRowsPerRequestMax);
   check.InRange("max_blocks_per_request", layout.max_blocks_per_request(), 1, layout.block_count());
   check.InRange("step_rows", layout.step_rows(), 1, kStepRowsMax);
+  check.InRange("eviction_policy", layout.eviction_policy(), v1::EVICTION_POLICY_LRU,
+                v1::EVICTION_POLICY_AGED);
   int64_t layers = 0;
   for (const v1::LayerGroupLayout& group : layout.groups()) layers += group.layers_size();
   check.InRange("layers", layers, layout.groups_size(), kLayersMax);
@@ -177,6 +182,10 @@ absl::Status CheckLayoutGiven(const v1::CacheLayout& asked, const v1::CacheLayou
   compare.Same("max_blocks_per_request", asked.has_max_blocks_per_request(),
                asked.max_blocks_per_request(), given.max_blocks_per_request());
   compare.Same("step_rows", asked.has_step_rows(), asked.step_rows(), given.step_rows());
+  compare.Same("eviction_policy",
+               asked.eviction_policy() == v1::EVICTION_POLICY_UNSPECIFIED ? v1::EVICTION_POLICY_LRU
+                                                                          : asked.eviction_policy(),
+               given.eviction_policy());
   if (compare.ok() && asked.dtype_tag() != given.dtype_tag()) {
     return MalformedAnswer("layout.dtype_tag is not the one that was asked for");
   }

@@ -90,6 +90,23 @@ TEST(SegmentMap, TheArraysAreThoseOfTheDaemon) {
   TouchEverything(*memory);
 }
 
+TEST(SegmentMap, ScoresAreThereIfThePolicyHasThem) {
+  v1::CacheLayout layout = SmallLayout();
+  FakeCache lru(layout);
+  const absl::StatusOr<CacheMemory> without = MapOf(lru, layout);
+  ASSERT_TRUE(without.ok()) << without.status();
+  EXPECT_EQ(without->kernel_arrays(0).state.score, nullptr);
+  EXPECT_EQ(without->view().groups[0].shape.policy, EvictionPolicy::kLru);
+
+  layout.set_eviction_policy(v1::EVICTION_POLICY_AGED);
+  FakeCache aged(layout);
+  const absl::StatusOr<CacheMemory> with = MapOf(aged, layout);
+  ASSERT_TRUE(with.ok()) << with.status();
+  EXPECT_EQ(with->view().groups[1].shape.policy, EvictionPolicy::kAged);
+  with->kernel_arrays(1).state.score[31] = 9;
+  EXPECT_EQ(aged.Array<uint8_t>(aged.answer().buffers().groups(1).score())[31], 9);
+}
+
 TEST(SegmentMap, LargeRegionsHaveNoIndex) {
   v1::CacheLayout layout = SmallLayout();
   layout.mutable_groups(0)->set_hot_size(kIndexedHotSizeMax + 1);
@@ -157,6 +174,9 @@ std::vector<Lie> LiesAboutTheLayout() {
          a->mutable_buffers()->mutable_groups(1)->mutable_index()->set_size_bytes(2);
        }),
        "index"},
+      {"another policy",
+       Answer([](auto* a) { a->mutable_layout()->set_eviction_policy(v1::EVICTION_POLICY_AGED); }),
+       "eviction_policy"},
       {"array past the end", Answer([](auto* a) {
          a->mutable_buffers()->mutable_groups(1)->mutable_plan_counts()->set_offset_bytes(1 << 30);
        }),

@@ -21,6 +21,9 @@ constexpr int64_t kArrayAlignment = 256;
 constexpr int kUsualSeals = F_SEAL_GROW | F_SEAL_SHRINK | F_SEAL_SEAL;
 
 void FillDefaults(v1::CacheLayout* layout) {
+  if (layout->eviction_policy() == v1::EVICTION_POLICY_UNSPECIFIED) {
+    layout->set_eviction_policy(v1::EVICTION_POLICY_LRU);
+  }
   if (!layout->has_block_size()) layout->set_block_size(64);
   if (!layout->has_rows_per_request()) layout->set_rows_per_request(1);
   if (!layout->has_max_blocks_per_request()) {
@@ -130,6 +133,8 @@ void FakeCache::PlaceGroup(int group) {
   Place(v1::SEGMENT_KIND_STATE, hot_slots * 4, buffers->mutable_owner());
   Place(v1::SEGMENT_KIND_STATE, hot_slots * 2, buffers->mutable_lru());
   Place(v1::SEGMENT_KIND_STATE, index_words * 2, buffers->mutable_index());
+  const bool has_scores = shape.policy == EvictionPolicy::kAged;
+  Place(v1::SEGMENT_KIND_STATE, has_scores ? hot_slots : 0, buffers->mutable_score());
   Place(v1::SEGMENT_KIND_STATE, sizeof(StatsBlock), buffers->mutable_stats());
   for (v1::Buffer* buffer :
        {buffers->mutable_topk(), buffers->mutable_hot_indices(), buffers->mutable_miss_mask(),

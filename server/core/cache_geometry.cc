@@ -44,6 +44,7 @@ GroupShape ShapeOf(const CacheLayout& layout, int group) {
   shape.block_size = layout.block_size;
   shape.slot_count = layout.slot_count();
   shape.max_blocks = layout.max_blocks_per_request;
+  shape.policy = layout.eviction_policy;
   return shape;
 }
 
@@ -81,6 +82,8 @@ TierGeometry TierGeometryOf(const CacheLayout& layout) {
     group.owner = state.PlaceArray<int32_t>(requests * shape.hot_size);
     group.lru = state.PlaceArray<int16_t>(requests * shape.hot_size);
     group.index = state.PlaceArray<uint16_t>(requests * RegionIndexLength(shape.hot_size));
+    const bool has_scores = shape.policy == EvictionPolicy::kAged;
+    group.score = state.PlaceArray<uint8_t>(has_scores ? requests * shape.hot_size : 0);
     group.stats = state.PlaceArray<StatsBlock>(1);
     group.topk = step.PlaceArray<int32_t>(entries);
     group.hot_indices = step.PlaceArray<int32_t>(entries);

@@ -165,9 +165,18 @@ absl::Status CheckDtypeTag(const std::string& tag) {
   return Invalid("dtype_tag", absl::CHexEscape(tag), "printable ASCII");
 }
 
+absl::Status CheckEvictionPolicy(EvictionPolicy policy) {
+  switch (policy) {
+    case EvictionPolicy::kLru:
+    case EvictionPolicy::kAged:
+      return absl::OkStatus();
+  }
+  return Invalid("eviction_policy", absl::StrCat(static_cast<int32_t>(policy)), "LRU or AGED");
+}
+
 // Every size that the geometry functions add up, so that none of them can overflow.
 absl::Status CheckBytes(const CacheLayout& layout) {
-  // More than any alignment can add: one array a layer, fourteen a group and a few.
+  // More than any alignment can add: one array a layer, fifteen a group and a few.
   constexpr Wide kPadding =
       Wide{kPoolAlignmentBytes} + (kLayersMax + 16 * (kGroupsMax + 1)) * Wide{kArrayAlignmentBytes};
   constexpr Wide kLimit = std::numeric_limits<int64_t>::max() - kPadding;
@@ -188,6 +197,10 @@ absl::Status CheckBytes(const CacheLayout& layout) {
                  absl::StrCat("more than ", std::numeric_limits<int64_t>::max(), " bytes"),
                  absl::StrCat("at most ", static_cast<int64_t>(kLimit), " bytes"),
                  "rows of all layers together; row_stride_bytes or page_bytes is too large");
+}
+
+std::string NameOf(EvictionPolicy policy) {
+  return policy == EvictionPolicy::kAged ? "AGED" : "LRU";
 }
 
 // The first difference found, named as ValidateLayout names fields.
@@ -240,6 +253,7 @@ void CompareGroups(const GroupLayout& expected, const GroupLayout& actual, const
 
 absl::Status ValidateLayout(const CacheLayout& layout) {
   KVTIER_RETURN_IF_ERROR(CheckDtypeTag(layout.dtype_tag));
+  KVTIER_RETURN_IF_ERROR(CheckEvictionPolicy(layout.eviction_policy));
   KVTIER_RETURN_IF_ERROR(CheckSizes(layout));
   KVTIER_RETURN_IF_ERROR(CheckRange("groups", Count(layout.groups), 1, kGroupsMax));
   int64_t layers = 0;
@@ -254,6 +268,8 @@ absl::Status ValidateLayout(const CacheLayout& layout) {
 absl::Status CompareLayouts(const CacheLayout& expected, const CacheLayout& actual) {
   Comparison comparison;
   comparison.Compare("dtype_tag", expected.dtype_tag, actual.dtype_tag);
+  comparison.Compare("eviction_policy", NameOf(expected.eviction_policy),
+                     NameOf(actual.eviction_policy));
   comparison.Compare("block_size", expected.block_size, actual.block_size);
   comparison.Compare("block_count", expected.block_count, actual.block_count);
   comparison.Compare("max_requests", expected.max_requests, actual.max_requests);

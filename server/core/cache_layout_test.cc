@@ -265,6 +265,10 @@ INSTANTIATE_TEST_SUITE_P(
               SET(l.groups[0].layers[1].page_bytes = int64_t{1} << 62),
               "groups",
               {}},
+        Wrong{"UnknownPolicy",
+              SET(l.eviction_policy = static_cast<EvictionPolicy>(2)),
+              "eviction_policy",
+              {"2", "LRU or AGED"}},
         Wrong{"TagTooLong", SET(l.dtype_tag = std::string(65, 'a')), "dtype_tag", {"65", "64"}},
         Wrong{"TagWithNewline", SET(l.dtype_tag = "a\nb"), "dtype_tag", {"printable ASCII"}},
         Wrong{"TagNotAscii", SET(l.dtype_tag = "fp8\xff"), "dtype_tag", {"printable ASCII"}}),
@@ -351,6 +355,7 @@ TEST(CompareLayoutsTest, NamesTheFirstDifferenceWithBothValues) {
     EXPECT_THAT(std::string(status.message()),
                 HasSubstr(absl::StrCat(field, " is ", expected, " there and ", value)));
   };
+  expect(SET(l.eviction_policy = EvictionPolicy::kAged), "eviction_policy", "LRU", "AGED");
   expect(SET(l.dtype_tag = "bf16"), "dtype_tag", "fp8_ds_mla", "bf16");
   expect(SET(l.dtype_tag = "\x01"), "dtype_tag", "fp8_ds_mla", "\\x01");
   expect(SET(l.block_size = 32), "block_size", "64", "32");

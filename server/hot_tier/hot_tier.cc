@@ -89,7 +89,7 @@ absl::Status HotTier::EnqueueInitialState(DeviceStream* stream) const {
   KVTIER_RETURN_IF_ERROR(
       fill_none(InState<int32_t>(geometry_.sequence_lengths), geometry_.sequence_lengths));
   // Rows of the step buffers name nobody until the worker has written them; num_real_rows, the
-  // indices of owners (which know nothing then) and the statistics are zero as allocated.
+  // indices of owners (which know nothing then), scores and statistics are zero as allocated.
   KVTIER_RETURN_IF_ERROR(fill_none(InStep(geometry_.row_to_request), geometry_.row_to_request));
   return fill_none(InStep(geometry_.newest_slot), geometry_.newest_slot);
 }
@@ -225,6 +225,7 @@ GroupState HotTier::StateOf(int group) const {
   const GroupGeometry& arrays = geometry_.groups[group];
   GroupState state = {.owner = InState<int32_t>(arrays.owner), .lru = InState<int16_t>(arrays.lru)};
   if (arrays.index.size_bytes > 0) state.index = InState<uint16_t>(arrays.index);
+  if (arrays.score.size_bytes > 0) state.score = InState<uint8_t>(arrays.score);
   return state;
 }
 

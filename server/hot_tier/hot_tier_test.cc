@@ -192,6 +192,22 @@ TEST_F(HotTierTest, StateHasAnIndexThatKnowsNothing) {
   }
 }
 
+TEST_F(HotTierTest, ScoresAreThereIfThePolicyHasThem) {
+  EXPECT_EQ(tier_->MakeBackup(0, tier_->StepBufferBackup(1)).state.score, nullptr);
+  CacheLayout layout = TwoGroups();
+  layout.eviction_policy = EvictionPolicy::kAged;
+  const auto tier = *HotTier::Create(layout, Host(), kCpuDeviceUuid, backend_.get());
+  ASSERT_TRUE(tier->EnqueueInitialState(stream_.get()).ok());
+  stepper_->RunAll();
+  for (int g = 0; g < 2; ++g) {
+    const SwapInParams params = tier->MakeSwapIn(g, tier->StepBuffers(g, 1), {0, 1}, true);
+    ASSERT_NE(params.state.score, nullptr);
+    EXPECT_EQ(params.shape.policy, EvictionPolicy::kAged);
+    EXPECT_THAT(std::vector<uint8_t>(params.state.score, params.state.score + kRegions * kHot),
+                Each(0));
+  }
+}
+
 TEST_F(HotTierTest, LargeRegionsHaveNoIndex) {
   CacheLayout layout = TwoGroups();
   layout.groups[0].hot_size = kIndexedHotSizeMax + 1;

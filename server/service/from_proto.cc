@@ -46,6 +46,13 @@ absl::Status CheckName(absl::string_view field, absl::string_view value, int64_t
   return absl::OkStatus();
 }
 
+absl::Status UnknownEnum(const std::string& field, int number, const std::string& limit) {
+  const std::string value = absl::StrCat(number);
+  return MakeError(absl::StatusCode::kInvalidArgument, "LAYOUT_INVALID",
+                   absl::StrCat(field, " is ", value, "; it must be ", limit),
+                   {{"field", field}, {"value", value}, {"limit", limit}});
+}
+
 absl::StatusOr<RowLayout> RowFromProto(const v1::LayerLayout& layer, int32_t block_size,
                                        const std::string& name) {
   RowLayout row;
@@ -71,12 +78,22 @@ absl::StatusOr<RowLayout> RowFromProto(const v1::LayerLayout& layer, int32_t blo
     default:
       break;
   }
-  const std::string field = name + ".row_format";
-  const std::string value = absl::StrCat(static_cast<int>(layer.row_format()));
-  const std::string limit = "ROW_FORMAT_CONTIGUOUS (1) or ROW_FORMAT_SPLIT_PAGE (2)";
-  return MakeError(absl::StatusCode::kInvalidArgument, "LAYOUT_INVALID",
-                   absl::StrCat(field, " is ", value, "; it must be ", limit),
-                   {{"field", field}, {"value", value}, {"limit", limit}});
+  return UnknownEnum(name + ".row_format", layer.row_format(),
+                     "ROW_FORMAT_CONTIGUOUS (1) or ROW_FORMAT_SPLIT_PAGE (2)");
+}
+
+absl::StatusOr<EvictionPolicy> PolicyFromProto(v1::EvictionPolicy policy) {
+  switch (policy) {
+    case v1::EVICTION_POLICY_UNSPECIFIED:
+    case v1::EVICTION_POLICY_LRU:
+      return EvictionPolicy::kLru;
+    case v1::EVICTION_POLICY_AGED:
+      return EvictionPolicy::kAged;
+    default:
+      break;
+  }
+  return UnknownEnum("eviction_policy", policy,
+                     "EVICTION_POLICY_LRU (1) or EVICTION_POLICY_AGED (2)");
 }
 
 int32_t DefaultHotSize(int32_t top_k) {
@@ -135,6 +152,7 @@ absl::StatusOr<CacheLayout> LayoutFromProto(const v1::AttachCacheRequest& reques
           : static_cast<int32_t>(std::clamp<int64_t>(
                 int64_t{layout.max_requests} * layout.rows_per_request, 1, kStepRowsMax));
   layout.dtype_tag = from.dtype_tag();
+  KVTIER_ASSIGN_OR_RETURN(layout.eviction_policy, PolicyFromProto(from.eviction_policy()));
   // Before anything is made for each of them.
   if (from.groups_size() > kGroupsMax) {
     return FieldInvalid("layout.groups", absl::StrCat(from.groups_size(), " entries long"),

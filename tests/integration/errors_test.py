@@ -95,6 +95,18 @@ class Attach(Errors):
         with self.layout_invalid("groups[0].hot_size", "32769", "1..32768"):
             self.attach(hot_size=32769)
 
+    def test_a_policy_that_nobody_knows(self):
+        with self.layout_invalid("eviction_policy", "7",
+                                 "EVICTION_POLICY_LRU (1) or EVICTION_POLICY_AGED (2)"):
+            self.attach(eviction_policy=7)
+        self.assertEqual(self.attach(eviction_policy="EVICTION_POLICY_AGED")
+                         .layout.eviction_policy, 2)
+        other = Session(self, self.daemon, "two")
+        with self.refused("FAILED_PRECONDITION", "LAYOUT_MISMATCH",
+                          {"cache": "c", "field": "eviction_policy", "value": "LRU",
+                           "expected": "AGED"}):
+            self.attach(other)
+
     def test_the_same_name_with_another_layout(self):
         self.attach()
         other = Session(self, self.daemon, "two")
