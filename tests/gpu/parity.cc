@@ -158,12 +158,68 @@ struct LargeBackup {
   std::vector<const uint8_t*> sources;
 };
 
+// The same with scores.
+std::vector<ParityCase> SmallAgedCases() {
+  const RowLayout plain = Contiguous(16), padded = Contiguous(32, 48),
+                  split = SplitPage(16, 4, 4, 96);
+  return {
+      {"aged_one", {Aged(Shape(1, 1, 1, 1, 1, 4, 4)), {plain}, 1}, 60, 32},
+      {"aged", {Aged(Shape(8, 16, 3, 1, 8, 120, 6)), {padded}, 4, false, true}, 120, 896},
+      {"aged_above_a_warp",
+       {Aged(Shape(33, 67, 3, 1, 16, 480, 12)), {plain}, 4, true, true},
+       80,
+       96},
+      {"aged_three_rows",
+       {Aged(Shape(11, 37, 2, 3, 4, 128, 18)), {split, padded}, 7, false, true},
+       120,
+       32},
+      {"aged_union_too_large",
+       {Aged(Shape(8, 10, 2, 2, 8, 96, 7)), {plain}, 4, true, true},
+       120,
+       64},
+      {"aged_many_words",
+       {Aged(Shape(300, 2300, 1, 1, 32, 4096, 8)), {plain}, 1, false, true},
+       20,
+       64},
+      {"aged_corrupt",
+       {Aged(Shape(16, 40, 2, 2, 8, 96, 7)), {plain}, 4, true, true},
+       150,
+       64,
+       false,
+       true},
+  };
+}
+
+std::vector<ParityCase> LargeAgedCases() {
+  const RowLayout plain = Contiguous(16), half = Contiguous(576), dsa = Contiguous(656);
+  return {
+      {"aged_4096",
+       {Aged(Shape(2048, 4096, 2, 1, 64, 16384, 128)), {dsa}, 3, true, true},
+       40,
+       1024},
+      {"aged_10240",
+       {Aged(Shape(2048, 10240, 2, 1, 64, 24576, 192)), {half}, 2, true, true},
+       30,
+       1024},
+      {"aged_32768",
+       {Aged(Shape(2048, 32768, 1, 1, 64, 65536, 1024)), {plain}, 1, false, true},
+       20,
+       1024},
+      {"aged_corrupt_4096",
+       {Aged(Shape(2048, 4096, 2, 1, 64, 12288, 96)), {plain}, 2, false, true},
+       40,
+       1024,
+       false,
+       true},
+  };
+}
+
 }  // namespace
 
 std::vector<ParityCase> SmallParityCases() {
   const RowLayout plain = Contiguous(16), padded = Contiguous(32, 48), dsa = Contiguous(656);
   const RowLayout split = SplitPage(16, 4, 4, 96), wide = SplitPage(32, 8, 64, 2576);
-  return {
+  std::vector<ParityCase> cases = {
       {"one_of_one", {Shape(1, 1, 1, 1, 1, 4, 4), {plain}, 1}, 120, 32},
       {"two_of_two", {Shape(2, 2, 2, 1, 2, 16, 4), {dsa}, 2}, 120, 96},
       {"hot_equals_top_k", {Shape(7, 7, 2, 1, 4, 64, 8), {plain, padded}, 3, true}, 120, 64},
@@ -192,30 +248,6 @@ std::vector<ParityCase> SmallParityCases() {
       {"union_too_large", {Shape(8, 10, 2, 2, 8, 96, 7), {plain}, 4, true, true}, 120, 64},
       {"top_k_too_large", {Shape(9, 4, 2, 1, 8, 96, 7), {split}, 2, false}, 120, 32},
       {"without_a_plan", {Shape(8, 16, 3, 2, 8, 120, 6), {padded}, 6, false, true}, 80, 96, true},
-      {"aged_one", {Aged(Shape(1, 1, 1, 1, 1, 4, 4)), {plain}, 1}, 60, 32},
-      {"aged", {Aged(Shape(8, 16, 3, 1, 8, 120, 6)), {padded}, 4, false, true}, 120, 896},
-      {"aged_above_a_warp",
-       {Aged(Shape(33, 67, 3, 1, 16, 480, 12)), {plain}, 4, true, true},
-       80,
-       96},
-      {"aged_three_rows",
-       {Aged(Shape(11, 37, 2, 3, 4, 128, 18)), {split, padded}, 7, false, true},
-       120,
-       32},
-      {"aged_union_too_large",
-       {Aged(Shape(8, 10, 2, 2, 8, 96, 7)), {plain}, 4, true, true},
-       120,
-       64},
-      {"aged_many_words",
-       {Aged(Shape(300, 2300, 1, 1, 32, 4096, 8)), {plain}, 1, false, true},
-       20,
-       64},
-      {"aged_corrupt",
-       {Aged(Shape(16, 40, 2, 2, 8, 96, 7)), {plain}, 4, true, true},
-       150,
-       64,
-       false,
-       true},
       {"layers_61", {Shape(8, 16, 2, 1, 8, 64, 8), ManyLayers(61), 2, false, true}, 10, 96},
       {"layers_300", {Shape(4, 8, 1, 1, 8, 32, 8), ManyLayers(300), 1, false, true}, 4, 64},
       {"corrupt_small",
@@ -237,12 +269,15 @@ std::vector<ParityCase> SmallParityCases() {
        false,
        true},
   };
+  const std::vector<ParityCase> aged = SmallAgedCases();
+  cases.insert(cases.end(), aged.begin(), aged.end());
+  return cases;
 }
 
 std::vector<ParityCase> LargeParityCases() {
   const RowLayout dsa = Contiguous(656), mla = Contiguous(1152), half = Contiguous(576);
   const RowLayout plain = Contiguous(16), large = Contiguous(4096), v4 = DeepSeekV4Layout();
-  return {
+  std::vector<ParityCase> cases = {
       {"hot_512_v4", {Shape(512, 512, 3, 1, 64, 6144, 32), {v4}, 4, true, true}, 60, 1024},
       {"hot_1000", {Shape(500, 1000, 3, 1, 64, 6144, 32), {dsa}, 4, true, true}, 60, 896},
       {"hot_1024_v4_rows_2", {Shape(512, 1024, 2, 2, 64, 6144, 48), {v4}, 4, true, true}, 60, 1024},
@@ -284,24 +319,6 @@ std::vector<ParityCase> LargeParityCases() {
        96,
        false,
        true},
-      {"aged_4096",
-       {Aged(Shape(2048, 4096, 2, 1, 64, 16384, 128)), {dsa}, 3, true, true},
-       40,
-       1024},
-      {"aged_10240",
-       {Aged(Shape(2048, 10240, 2, 1, 64, 24576, 192)), {half}, 2, true, true},
-       30,
-       1024},
-      {"aged_32768",
-       {Aged(Shape(2048, 32768, 1, 1, 64, 65536, 1024)), {plain}, 1, false, true},
-       20,
-       1024},
-      {"aged_corrupt_4096",
-       {Aged(Shape(2048, 4096, 2, 1, 64, 12288, 96)), {plain}, 2, false, true},
-       40,
-       1024,
-       false,
-       true},
       {"regions_64", {Shape(128, 256, 64, 1, 16, 16384, 16), {dsa}, 70, true, true}, 40, 1024},
       {"no_plan_4096",
        {Shape(2048, 4096, 2, 1, 64, 16384, 128), {dsa}, 3, true, true},
@@ -309,6 +326,9 @@ std::vector<ParityCase> LargeParityCases() {
        1024,
        true},
   };
+  const std::vector<ParityCase> aged = LargeAgedCases();
+  cases.insert(cases.end(), aged.begin(), aged.end());
+  return cases;
 }
 
 std::string PlayParity(const ParityCase& parity_case, uint64_t seed, int32_t steps,
