@@ -24,6 +24,10 @@ inline constexpr int64_t kHits = 1354638;
 inline constexpr int64_t kMisses = 212235;
 inline constexpr int64_t kNewest = 5991;
 
+// The same under EvictionPolicy::kAged.
+inline constexpr int64_t kAgedHits = 1375258;
+inline constexpr int64_t kAgedMisses = 191615;
+
 // One trace a document, in the order of kDocuments, from the runfiles of a test.
 absl::StatusOr<std::vector<client::Trace>> LoadDocuments();
 

@@ -1,6 +1,8 @@
 // All recorded traces through a real daemon, on both planes: exact totals, read by GetStats.
 #include <cstring>
 #include <optional>
+#include <string>
+#include <tuple>
 #include <vector>
 
 #include "client/cache.h"
@@ -19,7 +21,10 @@ constexpr int32_t kBlockSize = 64;
 constexpr int32_t kBlocks = kPositions / kBlockSize;  // of one document
 constexpr auto kRequests = static_cast<int32_t>(kDocuments.size());
 
-class ReplayDaemonTest : public ::testing::TestWithParam<bool> {
+// By the worker, or by the daemon; the cache's policy.
+using Setting = std::tuple<bool, v1::EvictionPolicy>;
+
+class ReplayDaemonTest : public ::testing::TestWithParam<Setting> {
  protected:
   // A cache of one group a recorded layer, of one layer each.
   void Attach() {
@@ -27,6 +32,7 @@ class ReplayDaemonTest : public ::testing::TestWithParam<bool> {
     layout.set_block_size(kBlockSize);
     layout.set_block_count(kRequests * kBlocks);
     layout.set_max_requests(kRequests);
+    layout.set_eviction_policy(policy_);
     for (int32_t g = 0; g < kLayers; ++g) {
       v1::LayerGroupLayout* group = layout.add_groups();
       group->set_top_k(kTopK);
@@ -96,13 +102,13 @@ class ReplayDaemonTest : public ::testing::TestWithParam<bool> {
 
   void Run() {
     for (int32_t g = 0; g < kLayers; ++g) {
-      if (!GetParam()) {
+      if (!by_rpc_) {
         ASSERT_TRUE(cache_->SwapIn(g, kRequests).ok());
       } else {
         ASSERT_TRUE(steps_->SwapIn(g, kRequests, {}, /*wait=*/g == kLayers - 1).ok());
       }
     }
-    while (GetParam() && steps_->in_flight() > 0) {
+    while (by_rpc_ && steps_->in_flight() > 0) {
       const absl::StatusOr<client::StepResult> result = steps_->Next();
       ASSERT_TRUE(result.ok()) << result.status();
       ASSERT_TRUE(result->status.ok()) << result->status;
@@ -123,6 +129,8 @@ class ReplayDaemonTest : public ::testing::TestWithParam<bool> {
     }
   }
 
+  const bool by_rpc_ = std::get<0>(GetParam());
+  const v1::EvictionPolicy policy_ = std::get<1>(GetParam());
   e2e::Daemon daemon_;
   std::optional<client::Session> session_;
   std::optional<client::Cache> cache_;
@@ -135,7 +143,7 @@ TEST_P(ReplayDaemonTest, CountsTheRecordedTotals) {
   ASSERT_TRUE(traces.ok()) << traces.status();
   ASSERT_NO_FATAL_FAILURE(Attach());
   ASSERT_NO_FATAL_FAILURE(Admit());
-  if (GetParam()) {
+  if (by_rpc_) {
     absl::StatusOr<client::Steps> steps = client::Steps::Open(*cache_);
     ASSERT_TRUE(steps.ok()) << steps.status();
     steps_.emplace(*std::move(steps));
@@ -146,20 +154,28 @@ TEST_P(ReplayDaemonTest, CountsTheRecordedTotals) {
   }
   const v1::GetStatsResponse stats = daemon_.Stats();
   ASSERT_EQ(stats.caches_size(), 1);
+  const bool is_aged = policy_ == v1::EVICTION_POLICY_AGED;
+  const int64_t misses = is_aged ? kAgedMisses : kMisses;
   for (const v1::Counters& counters : {stats.counters(), stats.caches(0).counters()}) {
-    EXPECT_EQ(counters.hits(), kHits);
-    EXPECT_EQ(counters.misses(), kMisses);
+    EXPECT_EQ(counters.hits(), is_aged ? kAgedHits : kHits);
+    EXPECT_EQ(counters.misses(), misses);
     EXPECT_EQ(counters.newest(), kNewest);
-    EXPECT_EQ(counters.rows_copied(), kMisses);
-    EXPECT_EQ(counters.bytes_copied(), kMisses * kRowBytes);
+    EXPECT_EQ(counters.rows_copied(), misses);
+    EXPECT_EQ(counters.bytes_copied(), misses * kRowBytes);
     EXPECT_EQ(counters.unbacked_reads(), 0);
     EXPECT_EQ(counters.steps(), int64_t{kLayers} * kSteps);
-    EXPECT_NEAR(counters.hit_rate(), 0.8645, 0.00005);
+    EXPECT_NEAR(counters.hit_rate(), is_aged ? 0.8777 : 0.8645, 0.00005);
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Planes, ReplayDaemonTest, ::testing::Bool(),
-                         [](const auto& info) { return info.param ? "Rpc" : "InProcess"; });
+INSTANTIATE_TEST_SUITE_P(
+    Planes, ReplayDaemonTest,
+    ::testing::Combine(::testing::Bool(), ::testing::Values(v1::EVICTION_POLICY_UNSPECIFIED,
+                                                            v1::EVICTION_POLICY_AGED)),
+    [](const auto& info) {
+      const std::string plane = std::get<0>(info.param) ? "Rpc" : "InProcess";
+      return plane + (std::get<1>(info.param) == v1::EVICTION_POLICY_AGED ? "Aged" : "");
+    });
 
 }  // namespace
 }  // namespace kvtier::traces

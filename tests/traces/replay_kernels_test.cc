@@ -28,12 +28,14 @@ using SwapIn = std::function<void(const SwapInParams&)>;
 // table that scatters each document's blocks over the pool.
 class Group {
  public:
-  explicit Group(int32_t layer)
+  Group(int32_t layer, EvictionPolicy policy)
       : layer_(layer),
+        policy_(policy),
         host_(int64_t{kSlots} * kRowBytes),
         hot_(int64_t{kRegions} * Shape().region_stride * kRowBytes),
         owner_(kRegions * kHotSize, kNone),
         lru_(kRegions * kHotSize),
+        score_(kRegions * kHotSize),
         block_table_(kRegions * kBlocks),
         hot_indices_(kRegions * kTopK),
         rows_(kRegions) {
@@ -64,7 +66,7 @@ class Group {
     const LayerView layer = {
         host_.data(), hot_.data(), {.value_bytes = kRowBytes, .row_stride = kRowBytes}};
     swap_in({.shape = Shape(),
-             .state = {owner_.data(), lru_.data()},
+             .state = {.owner = owner_.data(), .lru = lru_.data(), .score = score_.data()},
              .num_rows = kRegions,
              .row_to_request = rows_.data(),
              .topk = topk.data(),
@@ -89,14 +91,15 @@ class Group {
   }
 
  private:
-  static GroupShape Shape() {
+  GroupShape Shape() const {
     return {.top_k = kTopK,
             .hot_size = kHotSize,
             .region_count = kRegions,
             .region_stride = RegionStride(kHotSize, 1),
             .block_size = kBlockSize,
             .slot_count = kSlots,
-            .max_blocks = kBlocks};
+            .max_blocks = kBlocks,
+            .policy = policy_};
   }
   std::vector<int32_t> RowOf(int32_t region, int32_t position) const {
     return {layer_, region, position, ~position};
@@ -106,19 +109,21 @@ class Group {
   }
 
   const int32_t layer_;
+  const EvictionPolicy policy_;
   std::vector<uint8_t> host_, hot_;
   std::vector<int32_t> owner_;
   std::vector<int16_t> lru_;
+  std::vector<uint8_t> score_;
   std::vector<int32_t> block_table_, hot_indices_, rows_;
   StatsBlock stats_;
 };
 
-void ExpectRecordedTotals(const SwapIn& swap_in) {
+void ExpectRecordedTotals(EvictionPolicy policy, const SwapIn& swap_in) {
   const absl::StatusOr<std::vector<client::Trace>> traces = LoadDocuments();
   ASSERT_TRUE(traces.ok()) << traces.status();
   Counts total;
   for (int32_t layer = 0; layer < kLayers; ++layer) {
-    Group group(layer);
+    Group group(layer, policy);
     for (int32_t step = 0; step < kSteps; ++step) {
       std::vector<int32_t> topk;
       for (const client::Trace& trace : *traces) {
@@ -131,16 +136,18 @@ void ExpectRecordedTotals(const SwapIn& swap_in) {
     const Counts counts = group.counts();
     for (int32_t c = 0; c < kCounterCount; ++c) total.values[c] += counts.values[c];
   }
-  EXPECT_EQ(total[Counter::kHits], kHits);
-  EXPECT_EQ(total[Counter::kMisses], kMisses);
+  const bool is_lru = policy == EvictionPolicy::kLru;
+  const int64_t misses = is_lru ? kMisses : kAgedMisses;
+  EXPECT_EQ(total[Counter::kHits], is_lru ? kHits : kAgedHits);
+  EXPECT_EQ(total[Counter::kMisses], misses);
   EXPECT_EQ(total[Counter::kNewest], kNewest);
   EXPECT_EQ(total[Counter::kInvalid] + total[Counter::kDuplicates], 0);
-  EXPECT_EQ(total[Counter::kRowsCopied], kMisses);
-  EXPECT_EQ(total[Counter::kBytesCopied], kMisses * kRowBytes);
+  EXPECT_EQ(total[Counter::kRowsCopied], misses);
+  EXPECT_EQ(total[Counter::kBytesCopied], misses * kRowBytes);
   EXPECT_EQ(total[Counter::kSteps], kLayers * kSteps);
 }
 
-TEST(ReplayKernels, TheTracesAreWhatTheReadmeSays) {
+TEST(RecordedTraces, TheTracesAreWhatTheReadmeSays) {
   const absl::StatusOr<std::vector<client::Trace>> traces = LoadDocuments();
   ASSERT_TRUE(traces.ok()) << traces.status();
   for (const client::Trace& trace : *traces) {
@@ -152,20 +159,30 @@ TEST(ReplayKernels, TheTracesAreWhatTheReadmeSays) {
   EXPECT_EQ(kHits + kMisses + kNewest, int64_t{kRegions} * kLayers * kSteps * kTopK);
 }
 
-TEST(ReplayKernels, Reference) { ExpectRecordedTotals(reference::SwapIn); }
+class ReplayKernels : public testing::TestWithParam<EvictionPolicy> {};
 
-TEST(ReplayKernels, CpuOneThread) {
+TEST_P(ReplayKernels, Reference) { ExpectRecordedTotals(GetParam(), reference::SwapIn); }
+
+TEST_P(ReplayKernels, CpuOneThread) {
   cpu::Executor executor(1);
-  ExpectRecordedTotals([&executor](const SwapInParams& params) { cpu::SwapIn(params, executor); });
+  ExpectRecordedTotals(GetParam(),
+                       [&executor](const SwapInParams& params) { cpu::SwapIn(params, executor); });
 }
 
-TEST(ReplayKernels, CpuThreeThreads) {
+TEST_P(ReplayKernels, CpuThreeThreads) {
   cpu::Executor executor(3);
-  ExpectRecordedTotals([&executor](const SwapInParams& params) { cpu::SwapIn(params, executor); });
+  ExpectRecordedTotals(GetParam(),
+                       [&executor](const SwapInParams& params) { cpu::SwapIn(params, executor); });
 }
+
+INSTANTIATE_TEST_SUITE_P(Policies, ReplayKernels,
+                         testing::Values(EvictionPolicy::kLru, EvictionPolicy::kAged),
+                         [](const auto& info) {
+                           return info.param == EvictionPolicy::kLru ? "Lru" : "Aged";
+                         });
 
 // The model that the demo compares the daemon's statistics with.
-TEST(ReplayKernels, LruModel) {
+TEST(RecordedTraces, LruModel) {
   const absl::StatusOr<std::vector<client::Trace>> traces = LoadDocuments();
   ASSERT_TRUE(traces.ok()) << traces.status();
   demo::StepCounts total;
