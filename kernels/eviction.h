@@ -11,8 +11,10 @@
 //   if (is_hit) score = HitScore(score);        // then
 //   score = has_source ? kMissScore : kNoScore; // the hot slot that a miss takes
 //
-// Any byte is a valid score. kNoScore is what the hot slots that nobody owns have: whoever drops
-// an owner stores it. docs/adr/0011 says how the numbers were found.
+// Any byte is a valid score. Steps of the request and ResetRegion write scores, nobody else: what
+// drops an owner meanwhile (invalidation, backup) leaves the score to age, as it leaves the hot
+// slot its place in the order, so that it never changes what later steps choose.
+// docs/adr/0011 says how the numbers were found.
 #pragma once
 
 #include <cstdint>
@@ -27,7 +29,7 @@ inline constexpr int32_t kScorePriority = 16;        // of a row that came in th
 inline constexpr int32_t kScorePriorityPerHit = 2;   // what each hit counted adds to it
 inline constexpr int32_t kScorePriorityPerStep = 1;  // what each step takes from it
 
-inline constexpr uint8_t kNoScore = 0;
+inline constexpr uint8_t kNoScore = 0;  // of a hot slot that a step leaves without an owner
 inline constexpr uint8_t kMissScore = kScorePriority * kScoreHits;
 // What an entry of the order counts as that is of no use to a miss: it is drawn last.
 inline constexpr uint8_t kUnusableScore = 255;

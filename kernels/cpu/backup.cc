@@ -5,7 +5,6 @@
 #include "kernels/cpu/copy_rows.h"
 #include "kernels/cpu/cpu.h"
 #include "kernels/cpu/group_rows.h"
-#include "kernels/eviction.h"
 #include "kernels/stats_block.h"
 
 namespace kvtier::cpu {
@@ -73,47 +72,34 @@ void CopyJobs(const BackupParams& p, const CallScratch& call, Executor& executor
   });
 }
 
-// The hot slots of one region.
-struct HotSlots {
-  int32_t* owners;
-  uint8_t* scores;  // null: none
-  int32_t count;
-
-  int32_t OwnerOf(int32_t hot_slot) const {
-    return std::atomic_ref<int32_t>(owners[hot_slot]).load(std::memory_order_relaxed);
-  }
-  // A newer owner that a swap-in of another process wrote meanwhile stays.
-  void Drop(int32_t hot_slot, int32_t seen) const {
-    const bool dropped = std::atomic_ref<int32_t>(owners[hot_slot])
-                             .compare_exchange_strong(seen, kNone, std::memory_order_relaxed);
-    if (dropped && scores != nullptr) StoreScore(scores + hot_slot, kNoScore);
-  }
-};
+// A newer owner that a swap-in of another process wrote meanwhile stays.
+void DropOwner(int32_t* owner, int32_t seen) {
+  std::atomic_ref<int32_t>(*owner).compare_exchange_strong(seen, kNone, std::memory_order_relaxed);
+}
 
 // Copies of the written slots in the region of request `i` are stale.
 void DropCopies(const BackupParams& p, const CallScratch& call, int64_t i, Workspace* workspace) {
   const RowGroups& groups = call.groups;
   const int32_t begin = groups.starts[i], end = groups.starts[i + 1];
-  const int32_t region = groups.regions[i];
-  const HotSlots hot = {p.state.owner + int64_t{region} * p.shape.hot_size,
-                        ScoresOf(p.shape, p.state, region), p.shape.hot_size};
+  int32_t* owners = p.state.owner + int64_t{groups.regions[i]} * p.shape.hot_size;
   if (end - begin > kCompareRowsMax) {
     const LookupTable::View written = workspace->table.Clear(end - begin);
     for (int32_t j = begin; j < end; ++j) {
       const int32_t slot = call.backup_slots[groups.rows[j]];
       if (slot >= 0) written.FindOrInsert(slot, 1);
     }
-    for (int32_t h = 0; h < hot.count; ++h) {
-      const int32_t owner = hot.OwnerOf(h);
-      if (written.Find(owner) != LookupTable::kAbsent) hot.Drop(h, owner);
+    for (int32_t h = 0; h < p.shape.hot_size; ++h) {
+      const int32_t owner = std::atomic_ref<int32_t>(owners[h]).load(std::memory_order_relaxed);
+      if (written.Find(owner) != LookupTable::kAbsent) DropOwner(&owners[h], owner);
     }
     return;
   }
   for (int32_t j = begin; j < end; ++j) {
     const int32_t slot = call.backup_slots[groups.rows[j]];
     if (slot < 0) continue;
-    for (int32_t h = 0; h < hot.count; ++h) {
-      if (hot.OwnerOf(h) == slot) hot.Drop(h, slot);
+    for (int32_t h = 0; h < p.shape.hot_size; ++h) {
+      const int32_t owner = std::atomic_ref<int32_t>(owners[h]).load(std::memory_order_relaxed);
+      if (owner == slot) DropOwner(&owners[h], owner);
     }
   }
 }

@@ -22,7 +22,6 @@ void Invalidate(const InvalidateParams& params, Executor& executor) {
   executor.ParallelFor(params.shape.region_count, [&](int32_t worker, int64_t region) {
     int64_t dropped = 0;
     int32_t* owners = params.state.owner + region * params.shape.hot_size;
-    uint8_t* const scores = ScoresOf(params.shape, params.state, static_cast<int32_t>(region));
     for (int32_t h = 0; h < params.shape.hot_size; ++h) {
       const std::atomic_ref<int32_t> shared(owners[h]);
       int32_t owner = shared.load(std::memory_order_relaxed);
@@ -31,9 +30,7 @@ void Invalidate(const InvalidateParams& params, Executor& executor) {
         continue;
       }
       // If a swap-in of another process gave the hot slot away meanwhile, its owner stays.
-      if (!shared.compare_exchange_strong(owner, kNone, std::memory_order_relaxed)) continue;
-      ++dropped;
-      if (scores != nullptr) StoreScore(scores + h, kNoScore);
+      dropped += shared.compare_exchange_strong(owner, kNone, std::memory_order_relaxed);
     }
     executor.workspace(worker).counts[Counter::kInvalidatedCopies] += dropped;
   });

@@ -15,7 +15,6 @@
 #include "kernels/cuda/launch.h"
 #include "kernels/cuda/launch_kernel.h"
 #include "kernels/cuda/stats.cuh"
-#include "kernels/eviction.h"
 
 namespace kvtier::cuda {
 namespace {
@@ -28,7 +27,7 @@ constexpr int32_t kEntries = SlotTable::EntriesFor(kBackupRowsMax);
 
 struct BackupArgs {
   GroupShape shape;
-  GroupState state;
+  int32_t* owner;
   RowTracking tracking;
   int32_t num_rows;
   const int32_t* num_real_rows;
@@ -137,13 +136,11 @@ __device__ void CopyToHost(const BackupArgs& a, const BackupLayer& layer, const 
 __device__ void DropCopies(const BackupArgs& a, const RowList& list, int32_t i, int32_t part) {
   const int32_t slot = list.slot[i], region = list.region[i];
   if (slot < 0 || region < 0) return;
-  int32_t* const owner = a.state.owner + int64_t{region} * a.shape.hot_size;
-  uint8_t* const score = ScoresOf(a.shape, a.state, region);
+  int32_t* const owner = a.owner + int64_t{region} * a.shape.hot_size;
   const int32_t end = min((part + 1) * kOwnersPerWarp, a.shape.hot_size);
   for (int32_t h = part * kOwnersPerWarp + Lane(); h < end; h += kWarpThreads) {
     // What another process gave the hot slot meanwhile stays.
-    if (LoadRelaxed(owner + h) != slot || atomicCAS(owner + h, slot, kNone) != slot) continue;
-    if (score != nullptr) StoreRelaxed(score + h, kNoScore);
+    if (LoadRelaxed(owner + h) == slot) atomicCAS(owner + h, slot, kNone);
   }
 }
 
@@ -242,7 +239,7 @@ cudaError_t Backup(const BackupParams& p, void* workspace, cudaStream_t stream) 
   error = DeviceAttribute(cudaDevAttrMultiProcessorCount, &multiprocessors);
   BackupArgs args = {};
   args.shape = p.shape;
-  args.state = p.state;
+  args.owner = p.state.owner;
   args.tracking = p.tracking;
   args.num_rows = p.num_rows;
   args.num_real_rows = p.num_real_rows;

@@ -21,7 +21,6 @@ constexpr int32_t kManyBlocks = 4096;
 
 struct InvalidateArgs {
   int32_t* owner;
-  uint8_t* score;  // null: there are none
   int64_t owner_count;
   int32_t block_size;
   WorkspaceHeader* header;
@@ -68,7 +67,6 @@ __global__ void __launch_bounds__(kThreads)
       const int32_t owner = LoadRelaxed(a.owner + i);
       if (owner >= 0 && Contains(blocks, list.count, owner / a.block_size)) {
         is_dropped = atomicCAS(a.owner + i, owner, kNone) == owner;
-        if (is_dropped && a.score != nullptr) StoreRelaxed(a.score + i, kNoScore);
       }
     }
     counts.CountLanes(Counter::kInvalidatedCopies, is_dropped);
@@ -117,7 +115,6 @@ cudaError_t Invalidate(const InvalidateParams& p, void* workspace, cudaStream_t 
   error = DeviceAttribute(cudaDevAttrMultiProcessorCount, &multiprocessors);
   InvalidateArgs args = {};
   args.owner = p.state.owner;
-  args.score = ScoresOf(p.shape, p.state, 0);
   args.owner_count = int64_t{p.shape.region_count} * p.shape.hot_size;
   args.block_size = p.shape.block_size;
   args.header = static_cast<WorkspaceHeader*>(workspace);

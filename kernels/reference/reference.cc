@@ -62,12 +62,6 @@ void ZeroRow(uint8_t* to, const RowLayout& layout, int32_t row) {
   std::memset(to + ScaleOffset(layout, row), 0, layout.scale_bytes);
 }
 
-// `hot_slot` is numbered over all regions.
-void DropOwner(const GroupShape& shape, const GroupState& state, int64_t hot_slot) {
-  state.owner[hot_slot] = kNone;
-  if (shape.policy == EvictionPolicy::kAged) state.score[hot_slot] = kNoScore;
-}
-
 // One entry of a plan on all layers: slot kNone zeroes. Returns the bytes copied.
 int64_t FillHotRow(const LayerView* layers, int32_t layer_count, int32_t slot, int32_t hot_row) {
   int64_t bytes = 0;
@@ -357,10 +351,8 @@ void Backup(const BackupParams& p) {
       p.tracking.backed_generation[slot] = p.tracking.block_generation[slot / p.shape.block_size];
     }
     if (region == kNone) continue;
-    for (int32_t h = 0; h < p.shape.hot_size; ++h) {
-      const int64_t hot_slot = int64_t{region} * p.shape.hot_size + h;
-      if (p.state.owner[hot_slot] == slot) DropOwner(p.shape, p.state, hot_slot);
-    }
+    int32_t* owner = p.state.owner + int64_t{region} * p.shape.hot_size;
+    std::replace(owner, owner + p.shape.hot_size, slot, kNone);
   }
   AddCounts(p.stats, counts);
 }
@@ -370,9 +362,9 @@ void Invalidate(const InvalidateParams& params) {
   const std::set<int32_t> blocks(params.blocks, params.blocks + params.block_count);
   const int64_t hot_slots = int64_t{params.shape.region_count} * params.shape.hot_size;
   for (int64_t i = 0; i < hot_slots; ++i) {
-    const int32_t owner = params.state.owner[i];
+    int32_t& owner = params.state.owner[i];
     if (owner < 0 || blocks.count(owner / params.shape.block_size) == 0) continue;
-    DropOwner(params.shape, params.state, i);
+    owner = kNone;
     ++counts[Counter::kInvalidatedCopies];
   }
   AddCounts(params.stats, counts);
