@@ -173,7 +173,8 @@ class Demo:
                        "--plane=" + plane, "--traces=" + ",".join(traces),
                        "--steps=%d" % self.options.steps, "--groups=%d" % self.options.groups,
                        "--requests_per_document=%d" % self.options.requests,
-                       "--block_count=%d" % self.block_count]
+                       "--block_count=%d" % self.block_count,
+                       "--eviction=" + self.options.eviction]
             if self.options.inject == "corrupt_row" and index == 0:
                 command.append("--corrupt_row")
             self.workers.append(Worker(name, command, os.path.join(self.folder, name + ".log")))
@@ -311,6 +312,8 @@ def parse(argv):
     parser.add_argument("--backend", default="auto", help="auto, cpu or cuda (default: auto)")
     parser.add_argument("--keep", action="store_true",
                         help="leave the daemon up until Enter, to play with grpcurl")
+    parser.add_argument("--eviction", choices=["lru", "aged"], default="lru",
+                        help="which rows give way to those that are missing (default: lru)")
     parser.add_argument("--steps", type=int, default=256, help="steps of each document, 2..256")
     parser.add_argument("--documents", type=int, default=6, help="2..6; half for each worker")
     parser.add_argument("--groups", type=int, default=4, help="layer groups, 1..4")

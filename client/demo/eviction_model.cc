@@ -1,43 +1,84 @@
-#include "client/demo/lru_model.h"
+#include "client/demo/eviction_model.h"
 
 #include <algorithm>
+#include <tuple>
 #include <unordered_set>
 
 namespace kvtier::demo {
+namespace {
 
-StepCounts LruModel::Step(std::span<const int32_t> slots, int32_t newest) {
+constexpr int32_t kFirstPriority = 16, kPriorityPerHit = 2, kHitsMax = 7;
+
+}  // namespace
+
+// Removes from `evictable`, oldest first, those that `count` misses take.
+std::vector<EvictionModel::Cached> EvictionModel::TakeVictims(
+    size_t count, std::vector<Cached>* evictable) const {
+  count = std::min(count, evictable->size());
+  if (policy_ == EvictionPolicy::kAged) {
+    using Price = std::tuple<int32_t, int32_t, size_t>;  // priority, hits, age
+    std::vector<Price> prices;
+    for (size_t i = 0; i < evictable->size(); ++i) {
+      prices.emplace_back((*evictable)[i].priority, (*evictable)[i].hits, i);
+    }
+    std::sort(prices.begin(), prices.end());
+    std::vector<bool> is_taken(evictable->size());
+    for (size_t i = 0; i < count; ++i) is_taken[std::get<2>(prices[i])] = true;
+    std::vector<Cached> taken, rest;
+    for (size_t i = 0; i < evictable->size(); ++i) {
+      (is_taken[i] ? taken : rest).push_back((*evictable)[i]);
+    }
+    *evictable = rest;
+    return taken;
+  }
+  const auto end = evictable->begin() + static_cast<int64_t>(count);
+  const std::vector<Cached> oldest(evictable->begin(), end);
+  evictable->erase(evictable->begin(), end);
+  return oldest;
+}
+
+StepCounts EvictionModel::Step(std::span<const int32_t> slots, int32_t newest) {
   StepCounts counts;
-  std::unordered_set<int32_t> asked;
+  std::unordered_set<int32_t> missing;
   std::vector<int32_t> in_order;  // distinct, by first appearance
   for (const int32_t slot : slots) {
     if (slot == newest) {
       ++counts.newest;
-    } else if (asked.insert(slot).second) {
+    } else if (missing.insert(slot).second) {
       in_order.push_back(slot);
     }
   }
-  std::vector<int32_t> stale, hits, misses;
-  for (const int32_t slot : order_) {
+  std::vector<Cached> evictable, hits;
+  for (Cached cached : order_) {
+    cached.priority = std::max(cached.priority - 1, 0);
     // A copy of the row that is being written is good for nothing, but keeps its place.
-    const int32_t kept = slot == newest ? -1 : slot;
-    (kept >= 0 && asked.count(kept) > 0 ? hits : stale).push_back(kept);
-  }
-  const std::unordered_set<int32_t> found(hits.begin(), hits.end());
-  for (const int32_t slot : in_order) {
-    if (found.count(slot) == 0) misses.push_back(slot);
+    if (cached.slot == newest) cached = Cached{};
+    if (cached.slot < 0 || missing.erase(cached.slot) == 0) {
+      evictable.push_back(cached);
+      continue;
+    }
+    cached.hits = std::min(cached.hits + 1, kHitsMax);
+    cached.priority = kFirstPriority + kPriorityPerHit * cached.hits;
+    hits.push_back(cached);
   }
   counts.hits = static_cast<int64_t>(hits.size());
-  counts.misses = static_cast<int64_t>(misses.size());
+  counts.misses = static_cast<int64_t>(missing.size());
 
-  order_.assign(stale.begin() + std::min(misses.size(), stale.size()), stale.end());
-  order_.insert(order_.end(), misses.begin(), misses.end());
+  std::vector<Cached> places = TakeVictims(missing.size(), &evictable);
+  size_t next = 0;
+  for (const int32_t slot : in_order) {
+    if (next == places.size()) break;
+    if (missing.count(slot) > 0) places[next++] = {slot, kFirstPriority, 0};
+  }
+  order_ = evictable;
+  order_.insert(order_.end(), places.begin(), places.end());
   order_.insert(order_.end(), hits.begin(), hits.end());
   return counts;
 }
 
-void LruModel::Forget(int32_t block, int32_t block_size) {
-  for (int32_t& slot : order_) {
-    if (slot >= 0 && slot / block_size == block) slot = -1;
+void EvictionModel::Forget(int32_t block, int32_t block_size) {
+  for (Cached& cached : order_) {
+    if (cached.slot >= 0 && cached.slot / block_size == block) cached.slot = -1;
   }
 }
 

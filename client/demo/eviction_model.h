@@ -1,10 +1,12 @@
-// An exact LRU of one region, counted apart from the kernels: what the demo compares the
+// What a region's cache misses, counted apart from the kernels: what the demo compares the
 // daemon's statistics with. It knows no rows, no hot slots and no memory, only who is cached.
 #pragma once
 
 #include <cstdint>
 #include <span>
 #include <vector>
+
+#include "kernels/params.h"
 
 namespace kvtier::demo {
 
@@ -14,9 +16,9 @@ struct StepCounts {
   int64_t newest = 0;
 };
 
-class LruModel {
+class EvictionModel {
  public:
-  explicit LruModel(int32_t hot_size) : order_(hot_size, -1) {}
+  EvictionModel(int32_t hot_size, EvictionPolicy policy) : policy_(policy), order_(hot_size) {}
 
   // One step: `slots` (>= 0, not more distinct ones than hot_size) are asked for, `newest` is
   // being written.
@@ -26,7 +28,17 @@ class LruModel {
   void Forget(int32_t block, int32_t block_size);
 
  private:
-  std::vector<int32_t> order_;  // cached slots, oldest first; -1 unused
+  struct Cached {
+    int32_t slot = -1;  // -1 unused
+    // Of the aged policy: the cheapest goes, by priority and then by hits.
+    int32_t priority = 0;
+    int32_t hits = 0;
+  };
+
+  std::vector<Cached> TakeVictims(size_t count, std::vector<Cached>* evictable) const;
+
+  const EvictionPolicy policy_;
+  std::vector<Cached> order_;  // oldest first
 };
 
 }  // namespace kvtier::demo

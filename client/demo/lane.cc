@@ -63,7 +63,7 @@ absl::Status Lane::Begin(client::Cache* cache, Device* device, Totals* totals) {
   generations_.clear();
   models_.clear();
   for (const client::GroupView& group : cache->view().groups) {
-    models_.emplace_back(group.shape.hot_size);
+    models_.emplace_back(group.shape.hot_size, group.shape.policy);
   }
   const int32_t prompt = trace_->own_position(step_);
   if (absl::Status status = AddBlocks((prompt + block_size - 1) / block_size); !status.ok()) {
@@ -86,7 +86,7 @@ absl::Status Lane::ReplaceLastBlock(Device* device, Totals* totals) {
   absl::StatusOr<int32_t> freed = request_->FreeBlocks({&block, 1});
   if (!freed.ok()) return freed.status();
   generations_.pop_back();
-  for (LruModel& model : models_) model.Forget(block, block_size);
+  for (EvictionModel& model : models_) model.Forget(block, block_size);
   if (absl::Status status = AddBlocks(1); !status.ok()) return status;
   return Prefill(device, last * block_size, trace_->own_position(step_), totals);
 }
@@ -153,7 +153,7 @@ absl::Status Lane::Check(const Device& device, int32_t group_index, int32_t row,
   if (group.plan_counts[row] == counts.misses) return absl::OkStatus();
   return absl::InternalError(absl::StrCat(name_, ", step ", step_, ", group ", group_index,
                                           ": the plan has ", group.plan_counts[row],
-                                          " misses, an exact LRU gives ", counts.misses));
+                                          " misses, the model counts ", counts.misses));
 }
 
 absl::Status Lane::Finish(client::Cache* cache, Totals* totals) {

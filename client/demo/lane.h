@@ -14,7 +14,7 @@
 #include "absl/status/status.h"
 #include "client/cache.h"
 #include "client/demo/device.h"
-#include "client/demo/lru_model.h"
+#include "client/demo/eviction_model.h"
 #include "client/request.h"
 #include "client/trace/trace_file.h"
 
@@ -78,8 +78,8 @@ class Lane {
   int32_t request_end_ = 0;     // step after the request's last
   uint64_t tenant_ = 0;
   std::optional<client::Request> request_;
-  std::vector<int32_t> generations_;  // of the blocks of the request's table
-  std::vector<LruModel> models_;      // by group
+  std::vector<int32_t> generations_;   // of the blocks of the request's table
+  std::vector<EvictionModel> models_;  // by group
 };
 
 }  // namespace kvtier::demo

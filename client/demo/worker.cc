@@ -42,7 +42,7 @@ absl::Status Step(client::Cache* cache, Device* device, const std::vector<Lane*>
 }  // namespace
 
 v1::CacheLayout DemoLayout(int32_t group_count, int32_t block_count, int32_t max_requests,
-                           int32_t top_k) {
+                           int32_t top_k, v1::EvictionPolicy eviction) {
   v1::CacheLayout layout;
   for (int32_t g = 0; g < group_count; ++g) {
     v1::LayerGroupLayout* group = layout.add_groups();
@@ -56,6 +56,7 @@ v1::CacheLayout DemoLayout(int32_t group_count, int32_t block_count, int32_t max
   layout.set_block_count(block_count);
   layout.set_max_requests(max_requests);
   layout.set_dtype_tag("fp8_dsa_demo");
+  layout.set_eviction_policy(eviction);
   return layout;
 }
 

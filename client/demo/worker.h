@@ -28,11 +28,11 @@ struct WorkerOptions {
 // The layout that all workers of the demo agree on: `group_count` groups of a leader and a
 // follower with rows of 656 bytes (fp8 DSA: 512 values, 16 scale bytes, 128 RoPE bytes).
 v1::CacheLayout DemoLayout(int32_t group_count, int32_t block_count, int32_t max_requests,
-                           int32_t top_k);
+                           int32_t top_k, v1::EvictionPolicy eviction = v1::EVICTION_POLICY_LRU);
 
 // Decodes one request of every trace at a time, until all steps are done. `progress` is called
 // after each step of the batch. Errors: of the calls; INTERNAL if the kernels' misses are not
-// those of an exact LRU. Rows that differ are counted, and are no error here.
+// those of the model of the cache's policy. Rows that differ are counted, and are no error here.
 absl::Status RunWorker(client::Cache* cache, const std::vector<client::Trace>& traces,
                        const WorkerOptions& options, Totals* totals,
                        const std::function<void(const Totals&)>& progress);

@@ -31,6 +31,7 @@ ABSL_FLAG(int32_t, steps, 256, "steps of each document");
 ABSL_FLAG(int32_t, requests_per_document, 3, "requests that share a document's steps");
 ABSL_FLAG(int32_t, groups, 4, "layer groups, one for each layer of a trace");
 ABSL_FLAG(int32_t, block_count, 1600, "blocks of the cache, the same for all workers");
+ABSL_FLAG(std::string, eviction, "lru", "lru or aged, the same for all workers");
 ABSL_FLAG(bool, corrupt_row, false, "spoil a host row, to see it found");
 
 namespace kvtier::demo {
@@ -84,10 +85,13 @@ int Main() {
                              .call_timeout = absl::Seconds(30)});
   if (!session.ok()) return Fail(session.status());
   absl::StatusOr<client::Cache> cache = client::Cache::Attach(
-      *session, {.cache = absl::GetFlag(FLAGS_cache),
-                 .layout = DemoLayout(absl::GetFlag(FLAGS_groups), absl::GetFlag(FLAGS_block_count),
-                                      static_cast<int32_t>(traces.size()), traces.front().top_k),
-                 .wait_for_pool = absl::Minutes(1)});
+      *session,
+      {.cache = absl::GetFlag(FLAGS_cache),
+       .layout = DemoLayout(absl::GetFlag(FLAGS_groups), absl::GetFlag(FLAGS_block_count),
+                            static_cast<int32_t>(traces.size()), traces.front().top_k,
+                            absl::GetFlag(FLAGS_eviction) == "aged" ? v1::EVICTION_POLICY_AGED
+                                                                    : v1::EVICTION_POLICY_LRU),
+       .wait_for_pool = absl::Minutes(1)});
   if (!cache.ok()) return Fail(cache.status());
 
   Totals totals;

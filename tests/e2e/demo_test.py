@@ -88,6 +88,16 @@ class DemoTest(unittest.TestCase):
         self.assertIn("grpcurl -plaintext -unix ", out)
         self.expect_nothing_left(out)
 
+    def test_fewer_misses_with_aged_scores(self):
+        misses = {}
+        for eviction in ("lru", "aged"):
+            status, out, err = run(self, SHORT + ["--eviction=" + eviction])
+            self.assertEqual(status, 0, out + err)
+            match = LAST_LINE.match(out.splitlines()[-1])
+            self.assertEqual(match.group(3), "0")
+            misses[eviction] = int(match.group(5))
+        self.assertLess(misses["aged"], misses["lru"])
+
     def test_a_spoiled_row_is_found(self):
         status, out, err = run(self, SHORT + ["--inject=corrupt_row"])
         self.assertEqual(status, 1, out + err)

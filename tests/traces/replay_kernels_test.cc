@@ -5,7 +5,7 @@
 #include <numeric>
 #include <vector>
 
-#include "client/demo/lru_model.h"
+#include "client/demo/eviction_model.h"
 #include "gtest/gtest.h"
 #include "kernels/cpu/cpu.h"
 #include "kernels/params.h"
@@ -175,33 +175,34 @@ TEST_P(ReplayKernels, CpuThreeThreads) {
                        [&executor](const SwapInParams& params) { cpu::SwapIn(params, executor); });
 }
 
-INSTANTIATE_TEST_SUITE_P(Policies, ReplayKernels,
-                         testing::Values(EvictionPolicy::kLru, EvictionPolicy::kAged),
-                         [](const auto& info) {
-                           return info.param == EvictionPolicy::kLru ? "Lru" : "Aged";
-                         });
-
 // The model that the demo compares the daemon's statistics with.
-TEST(RecordedTraces, LruModel) {
+TEST_P(ReplayKernels, Model) {
   const absl::StatusOr<std::vector<client::Trace>> traces = LoadDocuments();
   ASSERT_TRUE(traces.ok()) << traces.status();
   demo::StepCounts total;
   for (const client::Trace& trace : *traces) {
     for (int32_t layer = 0; layer < trace.layer_count; ++layer) {
-      demo::LruModel lru(kHotSize);
+      demo::EvictionModel model(kHotSize, GetParam());
       for (int32_t step = 0; step < trace.step_count; ++step) {
         const demo::StepCounts counts =
-            lru.Step(trace.positions_of(layer, step), trace.own_position(step));
+            model.Step(trace.positions_of(layer, step), trace.own_position(step));
         total.hits += counts.hits;
         total.misses += counts.misses;
         total.newest += counts.newest;
       }
     }
   }
-  EXPECT_EQ(total.hits, kHits);
-  EXPECT_EQ(total.misses, kMisses);
+  const bool is_lru = GetParam() == EvictionPolicy::kLru;
+  EXPECT_EQ(total.hits, is_lru ? kHits : kAgedHits);
+  EXPECT_EQ(total.misses, is_lru ? kMisses : kAgedMisses);
   EXPECT_EQ(total.newest, kNewest);
 }
+
+INSTANTIATE_TEST_SUITE_P(Policies, ReplayKernels,
+                         testing::Values(EvictionPolicy::kLru, EvictionPolicy::kAged),
+                         [](const auto& info) {
+                           return info.param == EvictionPolicy::kLru ? "Lru" : "Aged";
+                         });
 
 }  // namespace
 }  // namespace kvtier::traces

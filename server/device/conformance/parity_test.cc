@@ -34,6 +34,10 @@ std::vector<Shape> Shapes() {
                       .slot_count = slots,
                       .max_blocks = max_blocks};
   };
+  const auto aged = [](GroupShape of) {
+    of.policy = EvictionPolicy::kAged;
+    return of;
+  };
   // Shape, layers, rows of a call, positions (or slots), tracking.
   return {
       {"smallest", {shape(1, 1, 1, 1, 1, 4, 4), {narrow}, 1}},
@@ -44,6 +48,8 @@ std::vector<Shape> Shapes() {
       {"odd_blocks", {shape(16, 40, 2, 1, 7, 140, 12), {padded}, 2, true, true}},
       {"whole_pages", {shape(64, 129, 2, 1, 64, 512, 8), {pages}, 3, true, true}},
       {"many_regions", {shape(4, 9, 9, 1, 2, 144, 9), {narrow, split}, 11, true}},
+      {"scores", {aged(shape(33, 67, 3, 1, 16, 480, 12)), {split, narrow}, 4, true, true}},
+      {"scores_of_few_rows", {aged(shape(5, 300, 2, 2, 8, 240, 8)), {padded}, 4, false, true}},
       {"rows_of_one_request", {shape(11, 37, 2, 3, 4, 128, 18), {split, padded}, 7, true, true}},
   };
 }
