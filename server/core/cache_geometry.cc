@@ -1,5 +1,6 @@
 // The sizes that follow from a layout that ValidateLayout has accepted.
 
+#include <algorithm>
 #include <utility>
 
 #include "kernels/region_index.h"
@@ -59,6 +60,18 @@ HostGeometry HostGeometryOf(const CacheLayout& layout) {
   }
   geometry.size_bytes = AlignUp(host.end_bytes(), kPoolAlignmentBytes);
   return geometry;
+}
+
+int32_t NeighbourhoodBlocksOf(const CacheLayout& layout) {
+  int64_t block_bytes_min = kNeighbourhoodBytes;
+  for (const GroupLayout& group : layout.groups) {
+    for (const RowLayout& row : group.layers) {
+      block_bytes_min = std::min(block_bytes_min, StorageBytes(row, layout.block_size));
+    }
+  }
+  const int64_t blocks = (kNeighbourhoodBytes + block_bytes_min - 1) / block_bytes_min;
+  const int32_t share = std::max(layout.block_count / layout.max_requests, 1);
+  return static_cast<int32_t>(std::min(blocks, int64_t{std::min(share, kNeighbourhoodBlocksMax)}));
 }
 
 TierGeometry TierGeometryOf(const CacheLayout& layout) {

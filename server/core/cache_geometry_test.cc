@@ -184,6 +184,38 @@ TEST(CacheGeometryTest, K16_OffsetsPassInt32) {
 }
 
 // The published layout of DeepSeek-V4's compressed cache, in the hot buffer as in the pool.
+TEST(CacheGeometryTest, NeighbourhoodsOfBlocks) {
+  CacheLayout layout;
+  layout.block_size = 64;
+  layout.block_count = 1'000'000;
+  layout.max_requests = 64;
+  layout.groups.resize(1);
+  std::vector<RowLayout>& layers = layout.groups[0].layers;
+  layers.push_back({.value_bytes = 656, .row_stride = 656});
+  EXPECT_EQ(NeighbourhoodBlocksOf(layout), 50);  // of 41,984 bytes
+  layers.push_back({.value_bytes = 1152, .row_stride = 1152});
+  EXPECT_EQ(NeighbourhoodBlocksOf(layout), 50) << "in every layer";
+  layers.push_back({.format = RowFormat::kSplitPage,
+                    .value_bytes = 576,
+                    .scale_bytes = 8,
+                    .page_rows = 64,
+                    .page_bytes = 37440});
+  EXPECT_EQ(NeighbourhoodBlocksOf(layout), 57);
+  layout.block_count = 64 * 20;
+  EXPECT_EQ(NeighbourhoodBlocksOf(layout), 20) << "one for each request";
+  layout.block_count = 63;
+  EXPECT_EQ(NeighbourhoodBlocksOf(layout), 1);
+
+  layout.max_requests = 1;
+  layout.block_count = 1'000'000;
+  layers = {{.value_bytes = 16, .row_stride = 16}};
+  layout.block_size = 1;
+  EXPECT_EQ(NeighbourhoodBlocksOf(layout), kNeighbourhoodBlocksMax);
+  layers = {{.value_bytes = 4096, .row_stride = 4096}};
+  layout.block_size = 4096;
+  EXPECT_EQ(NeighbourhoodBlocksOf(layout), 1) << "a block is larger";
+}
+
 TEST(CacheGeometryTest, SplitPagesAreWhole) {
   CacheLayout layout;
   layout.groups = {{.layers = {{.format = RowFormat::kSplitPage,

@@ -55,6 +55,10 @@ struct HostGeometry {
 };
 HostGeometry HostGeometryOf(const CacheLayout& layout);
 
+// So many neighbouring blocks take kNeighbourhoodBytes in every layer. Fewer where there would not
+// be a neighbourhood for each request: so small a pool is gathered fast anyway.
+int32_t NeighbourhoodBlocksOf(const CacheLayout& layout);
+
 // One layer group's arrays in a session's segments; shapes as in proto GroupBuffers.
 struct GroupGeometry {
   std::vector<ArrayExtent> hot;                            // [layer], in the hot segment

@@ -46,6 +46,11 @@ inline constexpr absl::Duration kCallDurationMax = absl::Seconds(30);
 inline constexpr int64_t kPinChunkBytes = int64_t{1} << 30;
 // Parts of the pool start at huge-page boundaries, so that a worker can map and pin its own.
 inline constexpr int64_t kPoolAlignmentBytes = int64_t{2} << 20;
+// Rows of one request lie together in pieces of so much a layer: beyond it a gather from a large
+// pool gains little (docs/adr/0012-neighbourhoods.md).
+inline constexpr int64_t kNeighbourhoodBytes = int64_t{2} << 20;
+// A search inside one neighbourhood must stay short, however small the blocks are.
+inline constexpr int32_t kNeighbourhoodBlocksMax = 4096;
 // Arrays inside a segment start here: enough for any vector copy and for a cache line pair.
 inline constexpr int64_t kArrayAlignmentBytes = 256;
 

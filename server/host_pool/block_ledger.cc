@@ -37,11 +37,12 @@ absl::Status CheckDistinct(const std::vector<int32_t>& blocks) {
 
 }  // namespace
 
-BlockLedger::BlockLedger(std::string name, int32_t block_count, int32_t* generations)
+BlockLedger::BlockLedger(std::string name, int32_t block_count, int32_t neighbourhood_blocks,
+                         int32_t* generations)
     : name_(std::move(name)),
       block_count_(block_count),
       generations_(generations),
-      free_runs_(block_count),
+      places_(block_count, neighbourhood_blocks),
       holders_of_(block_count, 0) {
   std::fill_n(generations_, block_count_, kNeverAssigned);
 }
@@ -81,7 +82,7 @@ absl::StatusOr<BlockLedger::Assignment> BlockLedger::Assign(
   // A shared prefix ends where its other holder's blocks go on: the place behind it is taken or
   // about to be, so only fresh blocks say where the next ones should lie.
   const int32_t next_to = state.last_block < 0 ? -1 : state.last_block + 1;
-  for (const int32_t block : free_runs_.Take(count, next_to, state.reserved)) {
+  for (const int32_t block : places_.Take(holder, count, next_to, state.reserved)) {
     if (GenerationOf(block) != kNeverAssigned) result.recycled.push_back(block);
     result.block_ids.push_back(block);
     result.generations.push_back(RaiseGeneration(block));
@@ -144,6 +145,7 @@ BlockLedger::Released BlockLedger::RemoveHolder(Holder holder) {
   }
   reserved_ -= found->second.reserved;
   holders_.erase(found);
+  places_.Forget(holder);
   return PutInQuarantine(std::move(nobodys), 0, 0);
 }
 
@@ -153,7 +155,7 @@ void BlockLedger::ReleaseQuarantine(int64_t quarantine) {
   Quarantine ended = std::move(found->second);
   quarantines_.erase(found);
   quarantined_ -= static_cast<int32_t>(ended.blocks.size());
-  free_runs_.Put(std::move(ended.blocks));
+  places_.Put(std::move(ended.blocks));
   // In one step with the blocks becoming free: no one else can take them in between.
   const auto holder = holders_.find(ended.restore_to);
   if (ended.restore_count == 0 || holder == holders_.end()) return;

@@ -1,6 +1,6 @@
 // Who holds which block of a cache.
 //
-//   BlockLedger ledger("kv", block_count, generations);
+//   BlockLedger ledger("kv", block_count, neighbourhood_blocks, generations);
 //   ledger.AddHolder(1, /*reserve_blocks=*/0);
 //   auto assigned = ledger.Assign(1, 3, {}, {});       // 3 fresh blocks, generations raised
 //   auto freed = ledger.Free(1, {assigned->block_ids[0]});
@@ -15,7 +15,7 @@
 //
 // A pure data structure without locks: the owner serializes all calls. Only `generations` is
 // read by others meanwhile (kernels, workers), hence atomic stores. Costs: O(log runs) for each
-// run of blocks taken or given back, O(1) for each block checked.
+// run of blocks taken or given back and each neighbourhood, O(1) for each block checked.
 #pragma once
 
 #include <cstdint>
@@ -26,14 +26,14 @@
 #include "absl/container/flat_hash_set.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "server/host_pool/block_ledger_runs.h"
+#include "server/host_pool/block_ledger_places.h"
 
 namespace kvtier {
 
 class BlockLedger {
  public:
   // A request, unique in its cache. The caller chooses.
-  using Holder = int64_t;
+  using Holder = BlockPlaces::Holder;  // >= 0
 
   // Generation of a block that was never assigned. Rows start as "backed at generation 0", so
   // they differ from every generation a block can have: a row that nobody wrote is unbacked.
@@ -54,16 +54,18 @@ class BlockLedger {
     int32_t block_count = 0;             // blocks that nobody holds any more
   };
 
-  // `name` of the cache for messages. `generations` int32 [block_count], outlives the ledger;
-  // set to kNeverAssigned here.
-  BlockLedger(std::string name, int32_t block_count, int32_t* generations);
+  // `name` of the cache for messages. A holder's blocks lie in neighbourhoods of
+  // `neighbourhood_blocks` >= 1 as far as possible. `generations` int32 [block_count], outlives
+  // the ledger; set to kNeverAssigned here.
+  BlockLedger(std::string name, int32_t block_count, int32_t neighbourhood_blocks,
+              int32_t* generations);
   BlockLedger(const BlockLedger&) = delete;
   BlockLedger& operator=(const BlockLedger&) = delete;
 
   // `holder` is new. Errors: RESOURCE_EXHAUSTED / BLOCKS_EXHAUSTED.
   absl::Status AddHolder(Holder holder, int32_t reserve_blocks);
 
-  // `count` fresh blocks (neighbours of the holder's last one where possible) and shares of
+  // `count` fresh blocks (places: block_ledger_places.h) and shares of
   // `shared`, which others hold; `shared_generations` empty or one each, compared. Errors:
   // INVALID_ARGUMENT / FIELD_INVALID (count, repeated ids, a block that the holder has already),
   // BLOCK_OUT_OF_RANGE; FAILED_PRECONDITION / BLOCK_NOT_ASSIGNED, GENERATION_STALE;
@@ -92,17 +94,17 @@ class BlockLedger {
   absl::Status CheckAssigned(const std::vector<int32_t>& blocks) const;
 
   int32_t block_count() const { return block_count_; }
-  int32_t used_count() const { return block_count_ - free_runs_.free_count() - quarantined_; }
+  int32_t used_count() const { return block_count_ - places_.free_count() - quarantined_; }
   // Free, reserved ones included.
-  int32_t free_count() const { return free_runs_.free_count(); }
+  int32_t free_count() const { return places_.free_count(); }
   int32_t reserved_count() const { return reserved_; }
   int32_t quarantined_count() const { return quarantined_; }
-  int32_t largest_free_run() const { return free_runs_.largest_run(); }
+  int32_t largest_free_run() const { return places_.largest_run(); }
   // Blocks that `holder` could be given at once.
   int32_t AvailableTo(Holder holder) const;
   int32_t BlocksOf(Holder holder) const;
   int32_t ReservedFor(Holder holder) const;
-  bool IsFree(int32_t block) const { return free_runs_.IsFree(block); }
+  bool IsFree(int32_t block) const { return places_.IsFree(block); }
   int32_t HolderCountOf(int32_t block) const { return holders_of_[block]; }
 
  private:
@@ -131,7 +133,7 @@ class BlockLedger {
   const std::string name_;
   const int32_t block_count_;
   int32_t* const generations_;
-  FreeRuns free_runs_;
+  BlockPlaces places_;
   std::vector<int32_t> holders_of_;  // [block_count] number of holders
   absl::flat_hash_map<Holder, HolderState> holders_;
   absl::flat_hash_map<int64_t, Quarantine> quarantines_;

@@ -5,6 +5,7 @@
 #include <map>
 #include <random>
 #include <set>
+#include <tuple>
 #include <vector>
 
 #include "gtest/gtest.h"
@@ -52,15 +53,16 @@ class NaiveLedger {
   }
 };
 
-class LedgerPropertyTest : public ::testing::TestWithParam<uint32_t> {
+// (seed, blocks of a neighbourhood)
+class LedgerPropertyTest : public ::testing::TestWithParam<std::tuple<uint32_t, int32_t>> {
  protected:
   static constexpr int32_t kBlocks = 48;
   static constexpr int64_t kHolders = 6;
 
   LedgerPropertyTest()
-      : random_(GetParam()),
+      : random_(std::get<0>(GetParam())),
         generations_(kBlocks),
-        ledger_("kv", kBlocks, generations_.data()),
+        ledger_("kv", kBlocks, std::get<1>(GetParam()), generations_.data()),
         model_(kBlocks),
         generation_model_(kBlocks, BlockLedger::kNeverAssigned) {}
 
@@ -220,11 +222,14 @@ TEST_P(LedgerPropertyTest, AgreesWithANaiveModel) {
         ReleaseOne();
     }
     Check(/*deep=*/step % 16 == 0);
-    if (HasFatalFailure()) FAIL() << "seed " << GetParam() << ", step " << step;
+    if (HasFatalFailure()) FAIL() << "seed " << std::get<0>(GetParam()) << ", step " << step;
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Seeds, LedgerPropertyTest, ::testing::Values(1u, 2u, 3u, 4u, 5u));
+// 5 does not divide the blocks; 64 are more than there are.
+INSTANTIATE_TEST_SUITE_P(Seeds, LedgerPropertyTest,
+                         ::testing::Combine(::testing::Values(1u, 2u, 3u, 4u, 5u),
+                                            ::testing::Values(1, 5, 16, 64)));
 
 }  // namespace
 }  // namespace kvtier

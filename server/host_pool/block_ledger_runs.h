@@ -1,13 +1,11 @@
-// Free blocks as runs of neighbours.
+// Things of a numbered row that are free, as runs of neighbours: blocks, or neighbourhoods.
 //
-// A request whose blocks are neighbours is gathered up to twice as fast as one whose blocks lie
-// anywhere in a large pool (address translation), so runs are kept by place and by length: both
-// "what is free behind this block" and "the smallest run that is long enough" cost O(log runs).
+// Runs are kept by place and by length: both "what is free from here on" and "the smallest run
+// that is long enough" cost O(log runs).
 #pragma once
 
 #include <cstdint>
 #include <utility>
-#include <vector>
 
 #include "absl/container/btree_map.h"
 #include "absl/container/btree_set.h"
@@ -17,25 +15,32 @@ namespace kvtier {
 // Not thread-safe.
 class FreeRuns {
  public:
-  // All of 0..block_count-1 are free.
-  explicit FreeRuns(int32_t block_count);
+  // [start, start + length); nothing if length is 0.
+  struct Run {
+    int32_t start = 0;
+    int32_t length = 0;
+  };
+
+  // All of 0..count-1 are free.
+  explicit FreeRuns(int32_t count);
 
   int32_t free_count() const { return free_count_; }
   int32_t largest_run() const { return by_length_.empty() ? 0 : by_length_.rbegin()->first; }
-  bool IsFree(int32_t block) const;
+  bool IsFree(int32_t at) const { return From(at).length > 0; }
 
-  // Takes `count` <= free_count() blocks, in this order of preference: from `next_to` on, if that
-  // block is free; the smallest run that holds the rest and `room` more (where later blocks of
-  // the same holder will fit); the smallest run that holds the rest; the lowest ids.
-  std::vector<int32_t> Take(int32_t count, int32_t next_to, int32_t room);
+  // What is free from `at` on without a gap: nothing if `at` is not.
+  Run From(int32_t at) const;
+  // The first run that has a part in [begin, end): that part.
+  Run FirstIn(int32_t begin, int32_t end) const;
+  // The smallest run of at least `length`, else the longest there is; the first among equals.
+  Run Fit(int64_t length) const;
 
-  // Gives back blocks that are not free; any order, no repetition.
-  void Put(std::vector<int32_t> blocks);
+  // All of the run is free.
+  void Take(Run run);
+  // Nothing of the run is free.
+  void Put(Run run);
 
  private:
-  // Takes up to `count` blocks from `start`, which is inside the run at `run_start`.
-  void TakeFrom(int32_t run_start, int32_t start, int32_t count, std::vector<int32_t>* taken);
-  void PutRange(int32_t start, int32_t length);
   void Insert(int32_t start, int32_t length);
   void Erase(int32_t start, int32_t length);
 

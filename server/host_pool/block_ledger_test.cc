@@ -27,9 +27,10 @@ using Code = absl::StatusCode;
 // A ledger whose quarantine ends at once, unless a test says otherwise.
 class BlockLedgerTest : public ::testing::Test {
  protected:
-  void Make(int32_t block_count) {
+  void Make(int32_t block_count, int32_t neighbourhood_blocks = 1) {
     generations_.assign(block_count, 0);
-    ledger_ = std::make_unique<BlockLedger>("kv", block_count, generations_.data());
+    ledger_ =
+        std::make_unique<BlockLedger>("kv", block_count, neighbourhood_blocks, generations_.data());
   }
   std::vector<int32_t> Assign(int64_t holder, int32_t count,
                               const std::vector<int32_t>& shared = {}) {
@@ -280,7 +281,7 @@ TEST_F(BlockLedgerTest, ReservationsChooseRoomToGrow) {
 // A 48 GiB pool of 64-row blocks: each of many small calls must not walk it.
 TEST_F(BlockLedgerTest, MillionsOfBlocksInPieces) {
   constexpr int32_t kBlocks = 1'200'000;
-  Make(kBlocks);
+  Make(kBlocks, 50);
   ASSERT_TRUE(ledger_->AddHolder(1, 0).ok());
   ASSERT_TRUE(ledger_->AddHolder(2, 0).ok());
   Assign(1, kBlocks);

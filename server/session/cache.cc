@@ -44,6 +44,7 @@ absl::StatusOr<std::shared_ptr<Cache>> Cache::Create(absl::string_view name,
   }
   MutexLock lock(&cache->mutex_);
   cache->ledger_ = std::make_unique<BlockLedger>(std::string(name), layout.block_count,
+                                                 NeighbourhoodBlocksOf(layout),
                                                  cache->host().block_generation);
   return cache;
 }

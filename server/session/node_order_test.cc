@@ -45,7 +45,7 @@ TEST_F(NodeOrderTest, K22_AFreedBlockWaitsForTheCopyThatReadsIt) {
   Admit(worker, "A");
   const int32_t b = Admit(worker, "B");
   Assign(worker, "A", 5);  // 0..4
-  Assign(worker, "B", 1);  // 5
+  Assign(worker, "B", 1);  // 6: 5 is for A to grow
   const auto delay = plan().DelayNth(Op::kBackup, 1);
   ASSERT_TRUE(EnqueueBackup(worker, "A", 4 * 64).ok());
   delay->WaitUntilReached();
@@ -59,7 +59,7 @@ TEST_F(NodeOrderTest, K22_AFreedBlockWaitsForTheCopyThatReadsIt) {
   EXPECT_EQ(Stats().blocks_quarantined, 1);
   delay->Release();
   assign.join();
-  EXPECT_THAT(assigned, ElementsAre(6));
+  EXPECT_THAT(assigned, ElementsAre(7));
   WaitForQuarantine();
   // Then the block is free, and B's bytes are the only ones in it.
   EXPECT_THAT(Assign(worker, "B", 2).block_ids, Contains(4));
