@@ -7,7 +7,8 @@
 #   run_gpu_checks.sh --sanitizer    compute-sanitizer's four tools over a part of it
 #   run_gpu_checks.sh --benchmark [NAME [OPTION...]]    how long swap_in, backup and group take, or
 #                                    NAME alone, with options of its own; scale only if named
-#   run_gpu_checks.sh --all          all but --quick
+#   run_gpu_checks.sh --pool         what a large host pool costs: 56 GiB of host memory
+#   run_gpu_checks.sh --all          all but --quick and --pool
 #
 # Each check writes $OUT/NAME.log ($OUT is ./gpu_logs unless set); the logs of those that passed
 # end up in $OUT/passed.log. A table comes last. A check that fails, takes too long, or skips a
@@ -138,6 +139,11 @@ benchmarks() {
   for name in swap_in backup group; do benchmark "$name"; done
 }
 
+pool() {
+  check pool 400 "$here/pool_benchmark"
+  [[ -f "$logs/pool.log" ]] || sed -n '/^=== pool/,$p' "$logs/passed.log"
+}
+
 options=("${@:2}")
 case "${1:-}" in
   '') parts=(checks backend) ;;
@@ -145,6 +151,7 @@ case "${1:-}" in
   --backend) parts=(backend) ;;
   --sanitizer) parts=(sanitize) ;;
   --benchmark) parts=(benchmarks) ;;
+  --pool) parts=(pool) ;;
   --all) parts=(checks backend sanitize benchmarks) ;;
   *)
     sed -n '2,/^set/s/^# \{0,1\}//p' "${BASH_SOURCE[0]}" >&2
