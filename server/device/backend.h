@@ -102,6 +102,9 @@ class HostRegistration {
   virtual ~HostRegistration() = default;
 };
 
+// UNAVAILABLE / DRAINING.
+absl::Status RegisteringStopped();
+
 class DeviceBackend {
  public:
   virtual ~DeviceBackend() = default;
@@ -111,13 +114,18 @@ class DeviceBackend {
   virtual absl::StatusOr<std::unique_ptr<DeviceMemory>> Allocate(absl::string_view device_uuid,
                                                                  absl::string_view purpose,
                                                                  int64_t bytes) = 0;
-  // Errors: DEVICE_UNKNOWN, DEVICE_ERROR.
+  // Errors: DEVICE_UNKNOWN, DEVICE_ERROR. The first use of a device, by this or Allocate, may have
+  // to register host memory, and fails as RegisterHost does.
   virtual absl::StatusOr<std::unique_ptr<DeviceStream>> CreateStream(
       absl::string_view device_uuid) = 0;
   // Makes [data, data + bytes) reachable by every device. Errors: RESOURCE_EXHAUSTED saying
-  // "host memory", size and cause; nothing stays registered or pending.
+  // "host memory", size and cause; nothing stays registered or pending. RegisteringStopped().
   virtual absl::StatusOr<std::unique_ptr<HostRegistration>> RegisterHost(uint8_t* data,
                                                                          int64_t bytes) = 0;
+  // For a process that ends: a driver that is registering memory finishes the piece that it is at,
+  // and who asked for it, now or later, gets RegisteringStopped(). What is registered stays so.
+  // Returns at once.
+  virtual void StopRegistering() = 0;
   // OK, or UNAVAILABLE / DEVICE_LOST. Never waits for a device.
   virtual absl::Status Health() const = 0;
 };

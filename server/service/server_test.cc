@@ -53,6 +53,7 @@ class NoDevices final : public DeviceBackend {
   absl::StatusOr<std::unique_ptr<HostRegistration>> RegisterHost(uint8_t*, int64_t) override {
     return absl::UnimplementedError("none");
   }
+  void StopRegistering() override {}
   absl::Status Health() const override { return absl::OkStatus(); }
 };
 

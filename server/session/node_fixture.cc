@@ -44,6 +44,7 @@ class ClaimsCuda final : public DeviceBackend {
                                                                  int64_t bytes) override {
     return inner_->RegisterHost(data, bytes);
   }
+  void StopRegistering() override { inner_->StopRegistering(); }
   absl::Status Health() const override { return inner_->Health(); }
 
  private:

@@ -255,6 +255,13 @@ class Start(Lifecycle):
         self.assertEqual(process.stop(), 0, process.text())
         self.assertEqual(self.files(), [])
 
+    def test_the_log_says_how_far_the_pool_is(self):
+        process = Process(self, self.socket, ["--pool_bytes=64MiB", "--huge_pages=never"])
+        process.wait_for_event("ready")
+        self.assertIn("event=pinning pinned_bytes=67108864 total_bytes=67108864", process.text())
+        self.assertIn("event=ready pool_bytes=67108864 in_2mib_pages_bytes=0", process.text())
+        self.assertEqual(process.stop(), 0, process.text())
+
     def test_signals_end_it_in_order(self):
         for number in (signal.SIGTERM, signal.SIGINT):
             daemon = Daemon(self, socket=self.socket)

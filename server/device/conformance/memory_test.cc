@@ -151,5 +151,16 @@ TEST_P(BackendConformance, HostMemoryIsRegisteredInPieces) {
   }
 }
 
+TEST_P(BackendConformance, NoHostMemoryIsRegisteredAfterAStop) {
+  SharedMemory host = *SharedMemory::Create("host", 2 << 20);
+  auto before = backend_->RegisterHost(host.data(), 1 << 20);
+  ASSERT_TRUE(before.ok()) << before.status();
+  backend_->StopRegistering();
+  const absl::Status after = backend_->RegisterHost(host.data() + (1 << 20), 1 << 20).status();
+  EXPECT_EQ(after.code(), absl::StatusCode::kUnavailable);
+  EXPECT_EQ(ErrorReasonOf(after), "DRAINING");
+  before->reset();
+}
+
 }  // namespace
 }  // namespace kvtier

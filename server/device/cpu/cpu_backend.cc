@@ -86,6 +86,7 @@ class HostRanges {
  public:
   absl::Status Add(uintptr_t begin, uintptr_t end) {
     MutexLock lock(&mutex_);
+    if (stopped_) return RegisteringStopped();
     const auto next = ranges_.upper_bound(begin);
     const bool overlaps_next = next != ranges_.end() && next->first < end;
     const bool overlaps_previous = next != ranges_.begin() && std::prev(next)->second > begin;
@@ -103,9 +104,14 @@ class HostRanges {
     MutexLock lock(&mutex_);
     ranges_.erase(begin);
   }
+  void Stop() {
+    MutexLock lock(&mutex_);
+    stopped_ = true;
+  }
 
  private:
   Mutex mutex_;
+  bool stopped_ KVTIER_GUARDED_BY(mutex_) = false;
   std::map<uintptr_t, uintptr_t> ranges_ KVTIER_GUARDED_BY(mutex_);  // begin -> end
 };
 
@@ -173,6 +179,8 @@ class CpuBackend final : public DeviceBackend {
     KVTIER_RETURN_IF_ERROR(host_ranges_->Add(begin, begin + static_cast<uintptr_t>(bytes)));
     return std::make_unique<CpuHostRegistration>(host_ranges_, begin);
   }
+
+  void StopRegistering() override { host_ranges_->Stop(); }
 
   absl::Status Health() const override { return absl::OkStatus(); }
 

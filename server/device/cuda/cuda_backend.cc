@@ -62,6 +62,8 @@ class CudaBackend final : public DeviceBackend {
     return host_->Add(data, bytes);
   }
 
+  void StopRegistering() override { host_->Stop(); }
+
   absl::Status Health() const override { return health_->status(); }
 
  private:

@@ -190,6 +190,22 @@ TEST_F(HostRegistryTest, WhatTheDriverRefusesLeavesNothing) {
   EXPECT_EQ(fake_.current, 0);
 }
 
+// SIGTERM while a first worker waits until a large pool is registered.
+TEST_F(HostRegistryTest, D18_NothingIsRegisteredAfterAStop) {
+  const auto device = fake_.MakeDevice();
+  ASSERT_TRUE(device->Activate().ok());
+  auto range = registry_->Add(memory_.data(), 4096);
+  ASSERT_TRUE(range.ok());
+  registry_->Stop();
+  for (const absl::Status& status :
+       {registry_->Activate(device), registry_->Add(memory_.data() + 4096, 4096).status()}) {
+    EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable);
+    EXPECT_EQ(ErrorReasonOf(status), "DRAINING") << status;
+  }
+  range->reset();
+  EXPECT_TRUE(registry_->Activate(device).ok()) << "nothing is to be registered";
+}
+
 TEST_F(HostRegistryTest, ARegistrationMayOutliveItsRegistry) {
   auto range = registry_->Add(memory_.data(), 4096);
   registry_.reset();

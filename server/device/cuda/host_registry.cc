@@ -30,6 +30,7 @@ absl::StatusOr<std::unique_ptr<HostRegistration>> HostRegistry::Add(uint8_t* dat
   }
   const auto begin = reinterpret_cast<uintptr_t>(data);
   const uintptr_t end = begin + static_cast<uintptr_t>(bytes);
+  if (stopped_.load(std::memory_order_relaxed)) return RegisteringStopped();
   MutexLock lock(&mutex_);
   const auto next = ranges_.upper_bound(begin);
   const bool overlaps_next = next != ranges_.end() && next->first < end;
@@ -64,6 +65,7 @@ absl::Status HostRegistry::Activate(const std::shared_ptr<CudaDevice>& device) {
 }
 
 absl::Status HostRegistry::Register(uintptr_t address, Range* range) {
+  if (stopped_.load(std::memory_order_relaxed)) return RegisteringStopped();
   const ScopedContext context(*device_);
   KVTIER_RETURN_IF_ERROR(context.status());
   const cudaError_t error =

@@ -81,6 +81,8 @@ class FaultBackend final : public DeviceBackend {
     return std::make_unique<FaultHostRegistration>(std::move(registration), plan_);
   }
 
+  void StopRegistering() override { inner_->StopRegistering(); }
+
   absl::Status Health() const override {
     KVTIER_RETURN_IF_ERROR(plan_->Health());
     return inner_->Health();
