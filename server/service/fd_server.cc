@@ -81,12 +81,18 @@ bool FdServer::AcceptAll() {
 }
 
 void FdServer::MakeRoom() {
-  if (connections_.size() < kFdConnectionsMax) return;
   // The one that has been silent for longest: connections that say nothing cannot keep out those
-  // that do.
-  connections_.erase(std::min_element(
-      connections_.begin(), connections_.end(),
-      [](const Connection& a, const Connection& b) { return a.last_used < b.last_used; }));
+  // that do. What it has sent and nobody has read yet is answered first, and then it was not
+  // silent.
+  for (size_t i = connections_.size(); connections_.size() >= kFdConnectionsMax; --i) {
+    const auto oldest = std::min_element(
+        connections_.begin(), connections_.end(),
+        [](const Connection& a, const Connection& b) { return a.last_used < b.last_used; });
+    const absl::Time last_used = oldest->last_used;
+    const bool silent = !Serve(*oldest) || oldest->last_used == last_used;
+    // A look at each must be enough, however fast they ask.
+    if (silent || i == 0) connections_.erase(oldest);
+  }
 }
 
 void FdServer::DropIdle() {

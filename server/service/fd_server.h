@@ -13,6 +13,7 @@
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 #include "server/core/clock.h"
+#include "server/core/limits.h"
 #include "server/core/shared_memory.h"
 #include "server/core/thread.h"
 #include "server/service/log.h"
@@ -21,8 +22,8 @@
 
 namespace kvtier {
 
-// A worker holds its connection for a handful of tokens, milliseconds at a time.
-inline constexpr size_t kFdConnectionsMax = 64;
+// Every session may redeem a token at the same time; none needs two connections.
+inline constexpr size_t kFdConnectionsMax = kSessionsMax;
 inline constexpr absl::Duration kFdIdleMax = absl::Seconds(10);
 
 class FdServer {
