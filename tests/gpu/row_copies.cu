@@ -36,21 +36,26 @@ __global__ void __launch_bounds__(kThreads) CopyRowsKernel(const RowCopy c) {
 
 __global__ void NothingKernel() {}
 
+template <typename... Parameters, typename... Arguments>
+cudaError_t Launch(void (*kernel)(Parameters...), int32_t blocks, int32_t threads,
+                   cudaStream_t stream, const Arguments&... arguments) {
+  cudaLaunchConfig_t config = {};
+  config.gridDim = dim3(static_cast<unsigned>(blocks));
+  config.blockDim = dim3(static_cast<unsigned>(threads));
+  config.stream = stream;
+  return cudaLaunchKernelEx(&config, kernel, arguments...);
+}
+
 }  // namespace
 
 cudaError_t GatherRows(const RowCopy& copy, int32_t blocks, cudaStream_t stream) {
-  CopyRowsKernel<false><<<blocks, kThreads, 0, stream>>>(copy);
-  return cudaGetLastError();
+  return Launch(CopyRowsKernel<false>, blocks, kThreads, stream, copy);
 }
 
 cudaError_t ScatterRows(const RowCopy& copy, int32_t blocks, cudaStream_t stream) {
-  CopyRowsKernel<true><<<blocks, kThreads, 0, stream>>>(copy);
-  return cudaGetLastError();
+  return Launch(CopyRowsKernel<true>, blocks, kThreads, stream, copy);
 }
 
-cudaError_t DoNothing(cudaStream_t stream) {
-  NothingKernel<<<1, 32, 0, stream>>>();
-  return cudaGetLastError();
-}
+cudaError_t DoNothing(cudaStream_t stream) { return Launch(NothingKernel, 1, 32, stream); }
 
 }  // namespace kvtier::testing
