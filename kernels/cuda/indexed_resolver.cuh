@@ -32,11 +32,13 @@
 #include "kernels/cuda/region_index.cuh"
 #include "kernels/cuda/scan.cuh"
 #include "kernels/cuda/stats.cuh"
+#include "kernels/eviction.h"
 
 namespace kvtier::cuda {
 
-// kTopK, kHotSize: the sizes, or 0 for those of `tables`. kThreads: of the block, or 0.
-template <int32_t kTopK, int32_t kHotSize, int32_t kThreads>
+// kTopK, kHotSize: the sizes, or 0 for those of `tables`. kThreads: of the block, or 0. kAged: hot
+// slots have scores (indexed_scores.cuh).
+template <int32_t kTopK, int32_t kHotSize, int32_t kThreads, bool kAged>
 class IndexedResolver {
  public:
   // block_shift: log2 of the block size, or kNone if it has none.
@@ -165,7 +167,17 @@ class IndexedResolver {
   __device__ bool NoteMissing(int32_t q);
   __device__ void NumberFirsts();
   __device__ void FindSources();
+  // Which evictables a step draws, as one lane sees those of one word.
+  struct Draws {
+    bool is_drawn;
+    int32_t before;  // drawn ones that are older
+  };
   __device__ void Reorder(int32_t first, const OrderPart& part, int32_t* hits_before);
+  // indexed_scores.cuh
+  __device__ void ClearScores();
+  __device__ void AgeScores();
+  __device__ void ChooseVictims();
+  __device__ Draws DrawByScore(uint32_t hot_slot, bool is_evictable);
   __device__ void DropNewest();
   __device__ void PlaceMisses();
 
@@ -192,14 +204,18 @@ class IndexedResolver {
   int32_t newest_ = kNone;
   bool builds_ = false;   // the index is made anew in this step
   bool repeats_ = false;  // two missing positions have one slot
+  // kAged: evictables below the limit are drawn, and so many of those that are at it; how many of
+  // both the order has before the next word of this warp's.
+  int32_t limit_ = 0, drawn_at_limit_ = 0;
+  int32_t below_before_ = 0, at_before_ = 0;
   // Of the part of the positions, and of the order, that the warp works on.
   int32_t slots_[kWords];
   uint32_t missing_lanes_[kWords];
   OrderPart order_;
 };
 
-#define KVTIER_RESOLVER template <int32_t kTopK, int32_t kHotSize, int32_t kThreads>
-#define KVTIER_RESOLVER_OF IndexedResolver<kTopK, kHotSize, kThreads>
+#define KVTIER_RESOLVER template <int32_t kTopK, int32_t kHotSize, int32_t kThreads, bool kAged>
+#define KVTIER_RESOLVER_OF IndexedResolver<kTopK, kHotSize, kThreads, kAged>
 
 // --- Phase 1 -----------------------------------------------------------------
 
@@ -212,6 +228,7 @@ KVTIER_RESOLVER __device__ inline void KVTIER_RESOLVER_OF::Clear() {
   for (int32_t i = Thread(); i < t_.table_entries / 4; i += threads()) {
     Shared<uint4>(t_.table)[i] = ones;
   }
+  if constexpr (kAged) ClearScores();
   if (Warp() != 0) return;
   if (Lane() >= 1 && Lane() < 4) words()[Lane()] = 0;
   if (Lane() < kCounterCount) Shared<int32_t>(t_.counts)[Lane()] = 0;
@@ -290,15 +307,19 @@ KVTIER_RESOLVER __device__ inline void KVTIER_RESOLVER_OF::ReadState(int32_t reg
   if constexpr (kBulk) {
     if (Thread() == 0) {
       auto* const barrier = Shared<uint64_t>(t_.barrier);
-      ExpectBulkBytes(barrier, 2 * t_.index_length + 4 * kHotSize + 2 * kHotSize);
+      ExpectBulkBytes(barrier, 2 * t_.index_length + (kAged ? 7 : 6) * kHotSize);
       CopyBulkAsync(Shared<uint16_t>(t_.index), index, 2 * t_.index_length, barrier);
       CopyBulkAsync(Shared<int32_t>(t_.owner), owner, 4 * kHotSize, barrier);
       CopyBulkAsync(Shared<int16_t>(t_.order), order, 2 * kHotSize, barrier);
+      if constexpr (kAged) {
+        CopyBulkAsync(Shared<uint8_t>(t_.score), p_.state.score + first, kHotSize, barrier);
+      }
     }
   } else {
     LoadImage(Shared<uint16_t>(t_.index), index, t_.index_length);
     LoadImage(Shared<int32_t>(t_.owner), owner, hot_size());
     LoadImage(Shared<int16_t>(t_.order), order, hot_size());
+    if constexpr (kAged) LoadImage(Shared<uint8_t>(t_.score), p_.state.score + first, hot_size());
   }
   FindSlots();
 }
@@ -540,14 +561,27 @@ KVTIER_RESOLVER __device__ inline void KVTIER_RESOLVER_OF::Reorder(int32_t first
     const int32_t i = (first + k) * kWarpThreads + Lane();
     const int32_t older_hits = *hits_before + __popc(part.hits[k] & LanesBelow());
     *hits_before += __popc(part.hits[k]);
-    if (!kExact && (first + k >= end_order_word() || i >= hot_size())) continue;
+    const bool exists = kExact || (first + k < end_order_word() && i < hot_size());
     const bool is_hit = (part.hits[k] >> Lane() & 1) != 0;
-    // The rank among the evictables that stay, negative for those that are drawn.
-    const int32_t rank = i - older_hits - misses_;
-    int32_t to = is_hit ? evictables + older_hits : rank;
-    if (misses_ > 0 && to < 0) {
-      Shared<uint16_t>(t_.victim)[to + misses_] = static_cast<uint16_t>(part.hot_slot[k]);
-      to += evictables;
+    int32_t to;
+    Draws draws = {false, 0};
+    // All lanes.
+    if (kAged && misses_ > 0) draws = DrawByScore(part.hot_slot[k], exists && !is_hit);
+    if (!exists) continue;
+    if constexpr (kAged) {
+      if (draws.is_drawn) {
+        Shared<uint16_t>(t_.victim)[draws.before] = static_cast<uint16_t>(part.hot_slot[k]);
+      }
+      to = is_hit           ? evictables + older_hits
+           : draws.is_drawn ? evictables - misses_ + draws.before
+                            : i - older_hits - draws.before;
+    } else {
+      // The rank among the evictables that stay, negative for those that are drawn.
+      to = is_hit ? evictables + older_hits : i - older_hits - misses_;
+      if (misses_ > 0 && to < 0) {
+        Shared<uint16_t>(t_.victim)[to + misses_] = static_cast<uint16_t>(part.hot_slot[k]);
+        to += evictables;
+      }
     }
     if (writes_) StoreRelaxed(lru + to, static_cast<int16_t>(part.hot_slot[k]));
   }
@@ -608,6 +642,10 @@ KVTIER_RESOLVER __device__ inline void KVTIER_RESOLVER_OF::Resolve() {
       __reduce_add_sync(kAllLanes, Lane() < Warp() ? hits_of_lane : 0));
   if (writes_) WaitForCluster();
   KV_MARK(8);
+  if constexpr (kAged) {
+    AgeScores();
+    if (misses_ > 0) ChooseVictims();
+  }
   for (int32_t w = first_order_word(); w < end_order_word(); w += kOrderWords) {
     Reorder(w, kExact ? order_ : ReadOrder(w), &hits_before);
   }
@@ -643,6 +681,10 @@ KVTIER_RESOLVER __device__ inline void KVTIER_RESOLVER_OF::PlaceMisses() {
       evicts = Shared<int32_t>(t_.owner)[hot_slot] >= 0;
       Shared<int32_t>(t_.owner)[hot_slot] = from;
       StoreRelaxed(owner + hot_slot, from);
+      if constexpr (kAged) {
+        StoreRelaxed(p_.state.score + int64_t{region_} * hot_size() + hot_slot,
+                     from < 0 ? kNoScore : kMissScore);
+      }
       if (p_.miss_mask != nullptr && from >= 0) {
         const int32_t position = Shared<uint16_t>(t_.position)[OriginOf(m)];
         p_.miss_mask[int64_t{row_} * top_k() + position] = 1;
@@ -744,7 +786,9 @@ KVTIER_RESOLVER __device__ inline void KVTIER_RESOLVER_OF::SortByAddress() {
   __syncthreads();
 }
 
+}  // namespace kvtier::cuda
+
+#include "kernels/cuda/indexed_scores.cuh"
+
 #undef KVTIER_RESOLVER
 #undef KVTIER_RESOLVER_OF
-
-}  // namespace kvtier::cuda

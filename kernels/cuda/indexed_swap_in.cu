@@ -92,19 +92,19 @@ __device__ inline int64_t CountOfStep(const IndexedSwapInArgs& a, int64_t value,
   return value;
 }
 
-template <int32_t kLayersMax, int32_t kTopK, int32_t kHotSize, int32_t kThreads>
+template <int32_t kLayersMax, int32_t kTopK, int32_t kHotSize, int32_t kThreads, bool kAged>
 __global__ void __launch_bounds__(kBlockThreadsMax)
     IndexedSwapInKernel(const __grid_constant__ IndexedSwapInArgs a,
                         const __grid_constant__ LayerList<kLayersMax> list) {
   KV_MARK(0);
   // Constants where the sizes are.
   const IndexedTables tables =
-      kTopK > 0 ? MakeIndexedTables(kTopK, kHotSize) : a.tables;
+      kTopK > 0 ? MakeIndexedTables(kTopK, kHotSize, kAged) : a.tables;
   const auto block = static_cast<int32_t>(blockIdx.x);
   const int32_t row = block >> a.cluster_shift;
   const int32_t rank = block & ((1 << a.cluster_shift) - 1);
   const bool writes = rank == 0;
-  IndexedResolver<kTopK, kHotSize, kThreads> resolver(a.p, a.plan, a.writes_plan, a.block_shift,
+  IndexedResolver<kTopK, kHotSize, kThreads, kAged> resolver(a.p, a.plan, a.writes_plan, a.block_shift,
                                                       tables, row, writes);
   resolver.Clear();
   LetNextKernelStart();
@@ -177,13 +177,13 @@ bool IsAligned(const void* pointer) { return reinterpret_cast<uintptr_t>(pointer
 bool CanUseIndex(const SwapInParams& params, const TableSizes& general_sizes, int32_t shared_max,
                  int64_t* shared_bytes) {
   const GroupShape& shape = params.shape;
-  if (shape.policy != EvictionPolicy::kLru) return false;  // it keeps no scores
   if (params.state.index == nullptr || RegionIndexLength(shape.hot_size) == 0 ||
       shape.rows_per_request != 1 || shape.top_k > shape.hot_size) {
     return false;
   }
   const TableBytes general = MakeTableBytes(general_sizes);
-  *shared_bytes = std::max<int64_t>(MakeIndexedTables(shape.top_k, shape.hot_size).total,
+  const bool has_scores = shape.policy == EvictionPolicy::kAged;
+  *shared_bytes = std::max<int64_t>(MakeIndexedTables(shape.top_k, shape.hot_size, has_scores).total,
                                     general.small + general.large);
   return *shared_bytes <= shared_max;
 }
@@ -193,21 +193,28 @@ cudaError_t IndexedSwapIn(const IndexedSwapInArgs& args, const LayerView* layers
                           cudaStream_t stream) {
   // The sizes of DeepSeek-V3.2 and GLM-5.
   constexpr int32_t kTopK = 2048, kHotSize = 4096;
+  const GroupState& state = args.p.state;
   const bool is_common = args.p.shape.top_k == kTopK && args.p.shape.hot_size == kHotSize &&
-                         threads == kBlockThreadsMax && IsAligned(args.p.state.owner) &&
-                         IsAligned(args.p.state.lru);
+                         threads == kBlockThreadsMax && layer_count <= 1 &&
+                         IsAligned(state.owner) && IsAligned(state.lru) && IsAligned(state.score);
   const LaunchShape shape = {int64_t{args.p.num_rows} << args.cluster_shift, threads, shared_bytes,
                              1 << args.cluster_shift, args.overlaps};
-  const auto launch = [&](auto layers_max) {
+  const auto launch = [&](auto kernel, auto layers_max) {
     LayerList<layers_max()> list;
     list.count = layer_count;
     std::copy_n(layers, layer_count, list.layers);
-    return is_common ? Launch(IndexedSwapInKernel<layers_max(), kTopK, kHotSize, kBlockThreadsMax>,
-                              shape, stream, args, list)
-                     : Launch(IndexedSwapInKernel<layers_max(), 0, 0, 0>, shape, stream, args, list);
+    return Launch(kernel, shape, stream, args, list);
   };
-  if (layer_count <= 1) return launch(std::integral_constant<int32_t, 1>());
-  return launch(std::integral_constant<int32_t, kLayersInKernel>());
+  const auto launch_for = [&](auto aged) {
+    if (is_common) {
+      return launch(IndexedSwapInKernel<1, kTopK, kHotSize, kBlockThreadsMax, aged()>,
+                    std::integral_constant<int32_t, 1>());
+    }
+    return launch(IndexedSwapInKernel<kLayersInKernel, 0, 0, 0, aged()>,
+                  std::integral_constant<int32_t, kLayersInKernel>());
+  };
+  return args.p.shape.policy == EvictionPolicy::kAged ? launch_for(std::true_type())
+                                                      : launch_for(std::false_type());
 }
 
 }  // namespace kvtier::cuda

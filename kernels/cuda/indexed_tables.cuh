@@ -26,6 +26,12 @@ struct IndexedTables {
   int32_t order;   // int16 [hot_size]
   int32_t is_hit;  // uint8 [hot_size] of each hot slot
 
+  // Only where hot slots have scores.
+  int32_t score;       // uint8 [hot_size]
+  int32_t with_score;  // int32 [256] evictables that have this score
+  int32_t warp_draws;  // uint32 [32] of each warp's order entries: those below the limit in the
+                       // lower half, those at it in the upper one
+
   // Of positions, where a warp has more of them than it can hold in registers.
   int32_t slot_at;     // int32 [top_k]
   int32_t missing_at;  // uint32 [position_words] a bit for each that is missing
@@ -54,7 +60,8 @@ struct IndexedTables {
   int32_t total;
 };
 
-__host__ __device__ constexpr IndexedTables MakeIndexedTables(int32_t top_k, int32_t hot_size) {
+__host__ __device__ constexpr IndexedTables MakeIndexedTables(int32_t top_k, int32_t hot_size,
+                                                              bool has_scores) {
   IndexedTables t = {};
   t.top_k = top_k;
   t.hot_size = hot_size;
@@ -73,6 +80,9 @@ __host__ __device__ constexpr IndexedTables MakeIndexedTables(int32_t top_k, int
   t.index = cut(2 * t.index_length);
   t.order = cut(2 * hot_size);
   t.is_hit = cut(hot_size);
+  t.score = cut(has_scores ? hot_size : 0);
+  t.with_score = cut(has_scores ? 4 * 256 : 0);
+  t.warp_draws = cut(has_scores ? 4 * kWarpThreads : 0);
   t.slot_at = cut(4 * top_k);
   t.missing_at = cut(4 * position_words);
   t.position = cut(2 * top_k);

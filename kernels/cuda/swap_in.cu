@@ -3,7 +3,6 @@
 // Two kernels, because the copies of one busy request are worth the whole GPU: resolving is bound
 // by latency inside one multiprocessor, copying by PCIe.
 #include <bit>
-#include <cstdlib>
 
 #include "kernels/cuda/check.h"
 #include "kernels/cuda/copy_plan.h"
@@ -181,7 +180,8 @@ cudaError_t SwapIn(const SwapInParams& params, void* workspace, cudaStream_t str
     indexed.p = params;
     indexed.plan = plan;
     indexed.writes_plan = params.plan.counts != nullptr || params.layer_count > layers;
-    indexed.tables = MakeIndexedTables(params.shape.top_k, params.shape.hot_size);
+    indexed.tables = MakeIndexedTables(params.shape.top_k, params.shape.hot_size,
+                                       params.shape.policy == EvictionPolicy::kAged);
     indexed.general_sizes = general_sizes;
     indexed.general_small_bytes = MakeTableBytes(general_sizes).small;
     indexed.bytes_per_row = args.bytes_per_row;
@@ -194,8 +194,8 @@ cudaError_t SwapIn(const SwapInParams& params, void* workspace, cudaStream_t str
     } else if (indexed.overlaps) {
       indexed.cluster_shift = ClusterShiftFor(params.num_rows);
     }
-    indexed.sorts = !is_small && getenv("NOSORT") == nullptr;
-    indexed.starts_early = !indexed.sorts && layers > 0 && getenv("NOEARLY") == nullptr && CanStartEarly(params);
+    indexed.sorts = !is_small;
+    indexed.starts_early = !indexed.sorts && layers > 0 && CanStartEarly(params);
     error = IndexedSwapIn(indexed, params.layers, layers, options.threads, shared_bytes, stream);
     if (error != cudaSuccess || params.layer_count == layers) return error;
     return CopyPlan(args, params.layers + layers, params.layer_count - layers, stream);
