@@ -132,6 +132,16 @@ __global__ void __launch_bounds__(kBlockThreadsMax)
     }
     return;
   }
+  if (resolver.missing() == 0) {  // the common case, without what the other one has to remember
+    resolver.Resolve();
+    if (writes) {
+      resolver.Place();
+      if (Warp() == 0) AddToStats(a.p.stats, CountOfStep(a, resolver.Count(), role.opens_call));
+    } else {
+      WaitForCluster();
+    }
+    return;
+  }
   // The warps of all blocks take turns; those of the block that writes come last.
   const int32_t warps = WarpCount() << a.cluster_shift;
   const int32_t first = (writes ? (1 << a.cluster_shift) - 1 : rank - 1) * WarpCount() + Warp();
@@ -159,7 +169,7 @@ __global__ void __launch_bounds__(kBlockThreadsMax)
     if (Warp() == 0) AddToStats(a.p.stats, CountOfStep(a, resolver.Count(), role.opens_call));
   }
   KV_MARK(16);
-  if (a.sorts && misses > 0) resolver.SortByAddress();
+  if (a.sorts) resolver.SortByAddress();
   for (int32_t l = 0; l < list.count; ++l) {
     for (int32_t i = l == 0 ? next : first; i < misses; i += warps) {
       const int32_t m = a.sorts ? resolver.address(i) : i;

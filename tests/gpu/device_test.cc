@@ -11,6 +11,7 @@
 #include "gtest/gtest.h"
 #include "kernels/counters.h"
 #include "kernels/cuda/launch.h"
+#include "kernels/stats_block.h"
 #include "kernels/testing/group_fixture.h"
 #include "kernels/testing/random_steps.h"
 #include "tests/gpu/cuda_arena.h"
@@ -142,11 +143,11 @@ class DeviceStats {
     block_ = static_cast<StatsBlock*>(memory);
     RequireCuda(cudaMemsetAsync(block_, 0, sizeof(StatsBlock), stream_.get()), "memset");
     stream_.Wait();
-    RequireCuda(cudaHostAlloc(&memory, sizeof(Copies), cudaHostAllocDefault), "cudaHostAlloc");
-    copies_ = new (memory) Copies();
+    RequireCuda(cudaHostAlloc(&memory, sizeof(StatsBlock), cudaHostAllocDefault), "cudaHostAlloc");
+    copy_ = new (memory) StatsBlock();
   }
   ~DeviceStats() {
-    (void)cudaFreeHost(copies_);
+    (void)cudaFreeHost(copy_);
     (void)cudaFree(block_);
   }
   DeviceStats(const DeviceStats&) = delete;
@@ -156,28 +157,18 @@ class DeviceStats {
 
   // False if a kernel was adding to them meanwhile.
   bool Read(Counts* counts) {
-    Copy(&block_->sequence, sizeof(int64_t), &copies_->before);
-    Copy(block_, sizeof(StatsBlock), &copies_->block);
-    Copy(&block_->sequence, sizeof(int64_t), &copies_->after);
+    RequireCuda(cudaMemcpyAsync(copy_, block_, sizeof(StatsBlock), cudaMemcpyDeviceToHost,
+                                stream_.get()),
+                "copy");
     stream_.Wait();
-    std::copy_n(copies_->block.counts, kCounterCount, counts->values);
-    return copies_->before % 2 == 0 && copies_->before == copies_->after;
+    std::copy_n(copy_->counts, kCounterCount, counts->values);
+    return Imbalance(*copy_) == 0;
   }
 
  private:
-  struct Copies {
-    int64_t before = 0;
-    StatsBlock block;
-    int64_t after = 0;
-  };
-
-  void Copy(const void* from, size_t bytes, void* to) const {
-    RequireCuda(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToHost, stream_.get()), "copy");
-  }
-
   Stream stream_;
   StatsBlock* block_;
-  Copies* copies_;
+  StatsBlock* copy_;
 };
 
 // Stands first: the very first launch of the process is a captured one.
