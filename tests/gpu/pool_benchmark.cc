@@ -2,7 +2,7 @@
 //
 //   pool_benchmark [PART] [GIB]     pin, attach, gather or all (the default); of so many GiB
 //   instead
-//                                   of 8, 32 and 48
+//                                   of 8, 32 and 48; gather needs 4
 //
 // Ends with 1 if a row that arrived is wrong. Memory: what is asked for, and no more at a time.
 // Tables are followed by JSON lines.

@@ -221,7 +221,9 @@ std::vector<Table> RandomTables(int32_t block_count) {
 std::vector<Table> TablesOf(const Placement& placement, int32_t block_count) {
   std::vector<int32_t> generations(block_count);
   BlockLedger ledger("kv", block_count, placement.neighbourhood_blocks, generations.data());
-  Churn(&ledger, {.free_share = 0.1});
+  // A tenth, or what is placed and a little more.
+  const double needed = 1.1 * kRequests * kBlocks / block_count;
+  Churn(&ledger, {.free_share = std::max(0.1, needed)});
   return Place(&ledger, kFirstHolder, kRequests, kBlocks, placement.at_once);
 }
 
