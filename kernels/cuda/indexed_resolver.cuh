@@ -7,13 +7,14 @@
 // Resolver. All blocks of a row's cluster do the same work on images of their own, so that each
 // knows every copy without asking; the first of them writes.
 //
-// Phases (a barrier behind each; 4 and the copies only if something is missing):
+// Phases (a barrier behind each; 4 only if something is missing):
 //   1. Load    images of owners, index and order; slots of the positions meanwhile
 //   2. Find    each position in the index
 //   3. Count   hits in the order, by warp; missing positions are listed in order
-//   4. Unify   missing positions with one slot are one miss. A thread has one of them
-//   5. Order   the new LRU order; the m-th oldest hot slot without a hit is the m-th victim
-//   6. Place   owners, outputs, plan, and the index
+//   4. Unify   missing positions with one slot are one miss: a thread has one of them. Beside that
+//              the victims are listed, the oldest hot slots without a hit: the m-th is for the
+//              m-th miss, however many there are in the end
+//   5. Place   the new LRU order, owners, outputs, plan, and the index; by the block that writes
 // A warp has consecutive positions and consecutive order entries, so ranks are popcounts and the
 // sum over the warps before, which each warp adds up by itself.
 //
@@ -64,9 +65,9 @@ class IndexedResolver {
   // Phases 2 and 3. False: the order is damaged, and nothing but outputs was written. All threads
   // of all blocks of the cluster, which have read the state when they come back.
   __device__ bool FindMissing();
-  // Phases 4 and 5.
+  // Phase 4.
   __device__ void Resolve();
-  // Phase 6, by the block that writes.
+  // Phase 5, by the block that writes.
   __device__ void Place();
 
   // After FindMissing(): what the m-th miss asks for if no two missing positions ask for the same;
@@ -94,6 +95,10 @@ class IndexedResolver {
   static constexpr int32_t kOrderSum = 1;
   static constexpr int32_t kDropped = 2;  // 1 + hot slot that owned the newest slot
   static constexpr int32_t kTally = 3;    // newest positions in the upper half, invalid ones below
+  static constexpr int32_t kFlags = 4;    // of missing positions: the two below
+  static constexpr int32_t kRepeats = 1;  // two have one slot
+  static constexpr int32_t kDoubted = 2;  // one has no source, or it must be looked up
+  static constexpr int32_t kWordsUsed = 5;
   static constexpr int32_t kFree = kNone;  // in table
   // Words of 32 that a warp takes at a time, a lane one element of each: their loads are in flight
   // together.
@@ -163,21 +168,28 @@ class IndexedResolver {
   __device__ void CheckOrder(int32_t first, const OrderPart& part, uint32_t* largest,
                              uint32_t* sum) const;
   __device__ void ListMissing(int32_t missing_before);
-  __device__ void Unify();
-  __device__ bool NoteMissing(int32_t q);
+  __device__ int32_t NoteMissing();
+  __device__ bool EnterMissing(int32_t q);
   __device__ void NumberFirsts();
   __device__ void FindSources();
-  // Which evictables a step draws, as one lane sees those of one word.
-  struct Draws {
-    bool is_drawn;
-    int32_t before;  // drawn ones that are older
+  // Where an entry of the order goes; `draw` is its rank among the victims, kNone if it is none.
+  struct Move {
+    int32_t to, draw;
   };
-  __device__ void Reorder(int32_t first, const OrderPart& part, int32_t* hits_before);
+  // What older entries of the order were: hits, and (kAged) evictables below and at the limit.
+  struct Older {
+    int32_t hits, below, at;
+  };
+  template <typename Function>
+  __device__ void ForEachMove(const Function& function);
+  __device__ void ListVictims();
+  __device__ void Reorder();
   // indexed_scores.cuh
   __device__ void ClearScores();
   __device__ void AgeScores();
   __device__ void ChooseVictims();
-  __device__ Draws DrawByScore(uint32_t hot_slot, bool is_evictable);
+  __device__ int32_t DrawByScore(uint32_t hot_slot, bool is_evictable, Older* older,
+                                 int32_t* drawn_before) const;
   __device__ void DropNewest();
   __device__ void PlaceMisses();
 
@@ -204,10 +216,9 @@ class IndexedResolver {
   int32_t newest_ = kNone;
   bool builds_ = false;   // the index is made anew in this step
   bool repeats_ = false;  // two missing positions have one slot
-  // kAged: evictables below the limit are drawn, and so many of those that are at it; how many of
-  // both the order has before the next word of this warp's.
+  Older older_ = {0, 0, 0};  // than the warp's part of the order
+  // kAged: evictables below the limit are drawn, and so many of those that are at it.
   int32_t limit_ = 0, drawn_at_limit_ = 0;
-  int32_t below_before_ = 0, at_before_ = 0;
   // Of the part of the positions, and of the order, that the warp works on.
   int32_t slots_[kWords];
   uint32_t missing_lanes_[kWords];
@@ -230,7 +241,7 @@ KVTIER_RESOLVER __device__ inline void KVTIER_RESOLVER_OF::Clear() {
   }
   if constexpr (kAged) ClearScores();
   if (Warp() != 0) return;
-  if (Lane() >= 1 && Lane() < 4) words()[Lane()] = 0;
+  if (Lane() >= 1 && Lane() < kWordsUsed) words()[Lane()] = 0;
   if (Lane() < kCounterCount) Shared<int32_t>(t_.counts)[Lane()] = 0;
   if (kBulk && Lane() == 0) InitBulkBarrier(Shared<uint64_t>(t_.barrier));
 }
@@ -469,22 +480,38 @@ KVTIER_RESOLVER __device__ inline void KVTIER_RESOLVER_OF::ListMissing(int32_t m
 // --- Phase 4 -----------------------------------------------------------------
 
 // Enters missing position q into the table of slots. True if another one has its slot.
-KVTIER_RESOLVER __device__ inline bool KVTIER_RESOLVER_OF::NoteMissing(int32_t q) {
+KVTIER_RESOLVER __device__ inline bool KVTIER_RESOLVER_OF::EnterMissing(int32_t q) {
   const auto* const slot = Shared<int32_t>(t_.slot);
   auto* const table = Shared<int32_t>(t_.table);
   const auto mask = static_cast<uint32_t>(t_.table_entries - 1);
   uint32_t entry = static_cast<uint32_t>(slot[q]) * 0x9e3779b1u >> 12 & mask;
+  int32_t seen;
   for (;; entry = (entry + 1) & mask) {
-    const int32_t seen = atomicCAS(table + entry, kFree, q);
-    if (seen == kFree) break;
-    // It may give way to an earlier one, but only of that slot.
-    if (slot[seen] != slot[q]) continue;
-    atomicMin(table + entry, q);
-    Shared<uint16_t>(t_.first)[q] = static_cast<uint16_t>(entry);
-    return true;
+    seen = atomicCAS(table + entry, kFree, q);
+    if (seen == kFree || slot[seen] == slot[q]) break;
   }
   Shared<uint16_t>(t_.first)[q] = static_cast<uint16_t>(entry);
-  return false;
+  if (seen == kFree) return false;
+  // It may give way to an earlier one of its slot.
+  atomicMin(table + entry, q);
+  return true;
+}
+
+// Enters all missing positions, and starts to read their generations. Returns the flags that the
+// thread has found reason for.
+KVTIER_RESOLVER __device__ inline int32_t KVTIER_RESOLVER_OF::NoteMissing() {
+  int32_t flags = 0;
+  for (int32_t q = Thread(); q < missing_; q += threads()) {
+    if (EnterMissing(q)) flags |= kRepeats;
+    const int32_t slot = Shared<int32_t>(t_.slot)[q];
+    const bool is_tracked = p_.tracking.backed_generation != nullptr;
+    if (is_tracked || slot >= p_.shape.slot_count) flags |= kDoubted;
+    if (!is_tracked || slot >= p_.shape.slot_count) continue;
+    CopyAsync<4>(Shared<int32_t>(t_.backed) + q, p_.tracking.backed_generation + slot);
+    CopyAsync<4>(Shared<int32_t>(t_.current) + q,
+                 p_.tracking.block_generation + slot / p_.shape.block_size);
+  }
+  return flags;
 }
 
 // Some slots are asked for by several: numbers the firsts. All threads.
@@ -511,21 +538,6 @@ KVTIER_RESOLVER __device__ inline void KVTIER_RESOLVER_OF::NumberFirsts() {
   for (int32_t w = 0; w < Divide(missing_, kWarpThreads); ++w) misses_ += __popc(firsts[w]);
 }
 
-// All threads.
-KVTIER_RESOLVER __device__ inline void KVTIER_RESOLVER_OF::Unify() {
-  bool repeats = false;
-  for (int32_t q = Thread(); q < missing_; q += threads()) {
-    repeats |= NoteMissing(q);
-    const int32_t slot = Shared<int32_t>(t_.slot)[q];
-    if (p_.tracking.backed_generation == nullptr || slot >= p_.shape.slot_count) continue;
-    CopyAsync<4>(Shared<int32_t>(t_.backed) + q, p_.tracking.backed_generation + slot);
-    CopyAsync<4>(Shared<int32_t>(t_.current) + q,
-                 p_.tracking.block_generation + slot / p_.shape.block_size);
-  }
-  repeats_ = __syncthreads_or(repeats) != 0;
-  if (repeats_) NumberFirsts();
-}
-
 // Misses whose bytes are not in the host pool lose their slot. By the threads that started to read
 // the generations.
 KVTIER_RESOLVER __device__ inline void KVTIER_RESOLVER_OF::FindSources() {
@@ -548,43 +560,44 @@ KVTIER_RESOLVER __device__ inline void KVTIER_RESOLVER_OF::FindSources() {
   }
 }
 
-// --- Phase 5 -----------------------------------------------------------------
-
-// Evictables that stay, then those that this step's misses draw, then the hits.
-KVTIER_RESOLVER __device__ inline void KVTIER_RESOLVER_OF::Reorder(int32_t first,
-                                                                   const OrderPart& part,
-                                                                   int32_t* hits_before) {
-  int16_t* const lru = p_.state.lru + int64_t{region_} * hot_size();
+// Evictables that stay, then those that this step's misses draw, then the hits. Calls function(hot
+// slot, move) for the warp's entries of the order.
+KVTIER_RESOLVER template <typename Function>
+__device__ inline void KVTIER_RESOLVER_OF::ForEachMove(const Function& function) {
   const int32_t evictables = hot_size() - hits_;
+  Older older = older_;
+  for (int32_t first = first_order_word(); first < end_order_word(); first += kOrderWords) {
+    const OrderPart part = kExact ? order_ : ReadOrder(first);
 #pragma unroll
-  for (int32_t k = 0; k < kOrderWords; ++k) {
-    const int32_t i = (first + k) * kWarpThreads + Lane();
-    const int32_t older_hits = *hits_before + __popc(part.hits[k] & LanesBelow());
-    *hits_before += __popc(part.hits[k]);
-    const bool exists = kExact || (first + k < end_order_word() && i < hot_size());
-    const bool is_hit = (part.hits[k] >> Lane() & 1) != 0;
-    int32_t to;
-    Draws draws = {false, 0};
-    // All lanes.
-    if (kAged && misses_ > 0) draws = DrawByScore(part.hot_slot[k], exists && !is_hit);
-    if (!exists) continue;
-    if constexpr (kAged) {
-      if (draws.is_drawn) {
-        Shared<uint16_t>(t_.victim)[draws.before] = static_cast<uint16_t>(part.hot_slot[k]);
+    for (int32_t k = 0; k < kOrderWords; ++k) {
+      const int32_t i = (first + k) * kWarpThreads + Lane();
+      const bool exists = kExact || (first + k < end_order_word() && i < hot_size());
+      const bool is_hit = (part.hits[k] >> Lane() & 1) != 0;
+      const int32_t older_hits = older.hits + __popc(part.hits[k] & LanesBelow());
+      older.hits += __popc(part.hits[k]);
+      const int32_t rank = i - older_hits;  // among the evictables, if it is one
+      Move move = {evictables + older_hits, kNone};
+      if constexpr (kAged) {
+        int32_t drawn_before = 0;
+        if (misses_ > 0) {
+          move.draw = DrawByScore(part.hot_slot[k], exists && !is_hit, &older, &drawn_before);
+        }
+        if (!is_hit) move.to = move.draw < 0 ? rank - drawn_before : evictables - misses_ + move.draw;
+      } else if (!is_hit) {
+        move.draw = rank < misses_ ? rank : kNone;
+        move.to = rank < misses_ ? evictables - misses_ + rank : rank - misses_;
       }
-      to = is_hit           ? evictables + older_hits
-           : draws.is_drawn ? evictables - misses_ + draws.before
-                            : i - older_hits - draws.before;
-    } else {
-      // The rank among the evictables that stay, negative for those that are drawn.
-      to = is_hit ? evictables + older_hits : i - older_hits - misses_;
-      if (misses_ > 0 && to < 0) {
-        Shared<uint16_t>(t_.victim)[to + misses_] = static_cast<uint16_t>(part.hot_slot[k]);
-        to += evictables;
-      }
+      if (exists) function(part.hot_slot[k], move);
     }
-    if (writes_) StoreRelaxed(lru + to, static_cast<int16_t>(part.hot_slot[k]));
+    if constexpr (kExact) break;
   }
+}
+
+KVTIER_RESOLVER __device__ inline void KVTIER_RESOLVER_OF::ListVictims() {
+  auto* const victim = Shared<uint16_t>(t_.victim);
+  ForEachMove([victim](uint32_t hot_slot, const Move& move) {
+    if (move.draw >= 0) victim[move.draw] = static_cast<uint16_t>(hot_slot);
+  });
 }
 
 KVTIER_RESOLVER __device__ inline bool KVTIER_RESOLVER_OF::FindMissing() {
@@ -635,28 +648,32 @@ KVTIER_RESOLVER __device__ inline bool KVTIER_RESOLVER_OF::FindMissing() {
 }
 
 KVTIER_RESOLVER __device__ inline void KVTIER_RESOLVER_OF::Resolve() {
-  if (missing_ > 0) Unify();
   const uint32_t hits_of_lane = Lane() < warps() ? Shared<uint32_t>(t_.warp_hits)[Lane()] : 0;
   hits_ = static_cast<int32_t>(__reduce_add_sync(kAllLanes, hits_of_lane));
-  auto hits_before = static_cast<int32_t>(
+  older_.hits = static_cast<int32_t>(
       __reduce_add_sync(kAllLanes, Lane() < Warp() ? hits_of_lane : 0));
-  if (writes_) WaitForCluster();
   KV_MARK(8);
+  if (missing_ == 0) return;
+  const int32_t flags_of_warp =
+      static_cast<int32_t>(__reduce_or_sync(kAllLanes, static_cast<uint32_t>(NoteMissing())));
+  if (Lane() == 0 && flags_of_warp != 0) atomicOr(words() + kFlags, flags_of_warp);
+  if constexpr (!kAged) ListVictims();
+  __syncthreads();
+  const int32_t flags = words()[kFlags];
+  repeats_ = (flags & kRepeats) != 0;
+  if (repeats_) NumberFirsts();
   if constexpr (kAged) {
+    if (writes_) WaitForCluster();
     AgeScores();
-    if (misses_ > 0) ChooseVictims();
+    ChooseVictims();
+    ListVictims();
   }
-  for (int32_t w = first_order_word(); w < end_order_word(); w += kOrderWords) {
-    Reorder(w, kExact ? order_ : ReadOrder(w), &hits_before);
-  }
+  if ((flags & kDoubted) != 0) FindSources();
+  if (kAged || flags != 0) __syncthreads();
   KV_MARK(9);
-  if (missing_ > 0) {
-    FindSources();
-    __syncthreads();
-  }
 }
 
-// --- Phase 6 -----------------------------------------------------------------
+// --- Phase 5 -----------------------------------------------------------------
 
 // The newest row is being rewritten, so a copy of what was there before is stale.
 KVTIER_RESOLVER __device__ inline void KVTIER_RESOLVER_OF::DropNewest() {
@@ -701,7 +718,19 @@ KVTIER_RESOLVER __device__ inline void KVTIER_RESOLVER_OF::PlaceMisses() {
   }
 }
 
+KVTIER_RESOLVER __device__ inline void KVTIER_RESOLVER_OF::Reorder() {
+  int16_t* const lru = p_.state.lru + int64_t{region_} * hot_size();
+  ForEachMove([lru](uint32_t hot_slot, const Move& move) {
+    StoreRelaxed(lru + move.to, static_cast<int16_t>(hot_slot));
+  });
+}
+
 KVTIER_RESOLVER __device__ inline void KVTIER_RESOLVER_OF::Place() {
+  if (!kAged || missing_ == 0) WaitForCluster();
+  if constexpr (kAged) {
+    if (missing_ == 0) AgeScores();
+  }
+  Reorder();
   DropNewest();
   uint16_t* const copy = p_.state.index + int64_t{region_} * t_.index_length;
   bool complete = true;

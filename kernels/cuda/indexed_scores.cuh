@@ -81,23 +81,24 @@ KVTIER_RESOLVER __device__ inline void KVTIER_RESOLVER_OF::ChooseVictims() {
   __syncthreads();
   const uint32_t of_lane = Lane() < Warp() ? Shared<uint32_t>(t_.warp_draws)[Lane()] : 0;
   const uint32_t before = __reduce_add_sync(kAllLanes, of_lane);
-  below_before_ = static_cast<int32_t>(before & 0xffff);
-  at_before_ = static_cast<int32_t>(before >> 16);
+  older_.below = static_cast<int32_t>(before & 0xffff);
+  older_.at = static_cast<int32_t>(before >> 16);
 }
 
-// For the lane's entry of the warp's next word of the order. All lanes.
-KVTIER_RESOLVER __device__ inline typename KVTIER_RESOLVER_OF::Draws
-KVTIER_RESOLVER_OF::DrawByScore(uint32_t hot_slot, bool is_evictable) {
+// The rank among the victims of the lane's entry of the next word of the order, kNone if it is none;
+// and how many victims are older. All lanes.
+KVTIER_RESOLVER __device__ inline int32_t KVTIER_RESOLVER_OF::DrawByScore(
+    uint32_t hot_slot, bool is_evictable, Older* older, int32_t* drawn_before) const {
   const int32_t score = is_evictable ? Shared<uint8_t>(t_.score)[hot_slot] : kScoreValues;
   const uint32_t below = __ballot_sync(kAllLanes, score < limit_);
   const uint32_t at = __ballot_sync(kAllLanes, score == limit_);
-  const int32_t at_before = at_before_ + __popc(at & LanesBelow());
-  Draws draws;
-  draws.is_drawn = score < limit_ || (score == limit_ && at_before < drawn_at_limit_);
-  draws.before = below_before_ + __popc(below & LanesBelow()) + min(at_before, drawn_at_limit_);
-  below_before_ += __popc(below);
-  at_before_ += __popc(at);
-  return draws;
+  const int32_t older_at = older->at + __popc(at & LanesBelow());
+  *drawn_before =
+      older->below + __popc(below & LanesBelow()) + min(older_at, drawn_at_limit_);
+  older->below += __popc(below);
+  older->at += __popc(at);
+  const bool is_drawn = score < limit_ || (score == limit_ && older_at < drawn_at_limit_);
+  return is_drawn ? *drawn_before : kNone;
 }
 
 }  // namespace kvtier::cuda

@@ -55,7 +55,7 @@ struct IndexedTables {
   int32_t warp_sums;  // uint32 [32] missing positions of each warp
   int32_t warp_hits;  // uint32 [32] hits in its part of the order
   int32_t counts;     // int32 [kCounterCount]
-  int32_t words;      // int32 [4], see indexed_resolver.cuh
+  int32_t words;      // int32 [8], see indexed_resolver.cuh
   int32_t barrier;    // uint64 that counts what bulk copies bring
   int32_t total;
 };
@@ -98,7 +98,7 @@ __host__ __device__ constexpr IndexedTables MakeIndexedTables(int32_t top_k, int
   t.warp_sums = cut(4 * kWarpThreads);
   t.warp_hits = cut(4 * kWarpThreads);
   t.counts = cut(4 * kCounterCount);
-  t.words = cut(16);
+  t.words = cut(32);
   t.barrier = cut(8);
   t.total = at;
   return t;

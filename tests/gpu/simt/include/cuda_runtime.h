@@ -89,6 +89,14 @@ inline unsigned __reduce_add_sync(unsigned mask, unsigned value, KVTIER_WHERE) {
   return sum;
 }
 
+inline unsigned __reduce_or_sync(unsigned mask, unsigned value, KVTIER_WHERE) {
+  simt::RequireAllLanes(mask, where);
+  const uint64_t* values = simt::Exchange(value, where);
+  unsigned bits = 0;
+  for (unsigned lane = 0; lane < 32; ++lane) bits |= static_cast<unsigned>(values[lane]);
+  return bits;
+}
+
 // --- Memory ------------------------------------------------------------------
 // Threads take turns and give the turn up at barriers alone, so that plain code is atomic.
 
