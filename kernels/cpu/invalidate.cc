@@ -52,9 +52,7 @@ void ResetRegion(const ResetRegionParams& params) {
         .store(static_cast<int16_t>(h), std::memory_order_relaxed);
   }
   uint8_t* const scores = ScoresOf(params.shape, params.state, params.region);
-  for (int32_t h = 0; scores != nullptr && h < params.shape.hot_size; ++h) {
-    StoreScore(scores + h, kNoScore);
-  }
+  if (scores != nullptr) std::fill_n(scores, params.shape.hot_size, kNoScore);
   if (params.state.index == nullptr) return;
   const int64_t words = RegionIndexLength(params.shape.hot_size);
   std::fill_n(params.state.index + params.region * words, words, uint16_t{0});

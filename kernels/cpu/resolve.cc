@@ -5,6 +5,7 @@
 #include <atomic>
 #include <bit>
 
+#include "kernels/cpu/age_scores.h"
 #include "kernels/eviction.h"
 
 namespace kvtier::cpu {
@@ -100,6 +101,7 @@ class Resolver {
     uint16_t* const met = w_.met.data();
     uint32_t* const order = w_.order.data();
     const uint16_t stamp = w_.met_stamp;
+    uint32_t any = 0;
     for (int32_t i = 0, end = hot_size_; i < end; ++i) {
       const auto entry =
           static_cast<uint16_t>(std::atomic_ref<int16_t>(lru_[i]).load(std::memory_order_relaxed));
@@ -109,7 +111,9 @@ class Resolver {
         met[entry] = stamp;
       }
       order[i] = entry | corrupt;
+      any |= corrupt;
     }
+    has_corrupt_ = any != 0;
   }
 
   // Newest tokens are in the table like lookups; their ids tell them apart.
@@ -179,7 +183,7 @@ class Resolver {
         *evictable++ = entry | (owner >= 0 ? kOwned : 0);
       } else if (id < first_lookup_) {
         shared.store(kNone, std::memory_order_relaxed);  // the newest row is being rewritten
-        if (score_ != nullptr) StoreScore(score_ + entry, kNoScore);
+        if (score_ != nullptr) score_[entry] = kNoScore;
         *evictable++ = entry;
       } else if (answers[id] == kNone) [[likely]] {
         answers[id] = static_cast<int32_t>(entry);
@@ -209,22 +213,21 @@ class Resolver {
     }
   }
 
-  // Hits rise, evictables age; each evictable gets its score. Entries are different hot slots, so
-  // that no score ages twice.
+  // All scores age, hits rise. Only steps and resets of this region write its scores, one at a
+  // time, so that they need no atomics.
   void AgeScores() {
-    for (int32_t i = 0; i < hit_count_; ++i) {
-      uint8_t* const score = score_ + (w_.hits[i] & kEntryMask);
-      StoreScore(score, HitScore(AgedScore(LoadScore(score))));
-    }
-    for (int32_t i = 0; i < evictable_count_; ++i) {
-      uint32_t& entry = w_.evictable[i];
-      uint8_t score = kUnusableScore;
-      if (!(entry & kCorrupt)) [[likely]] {
-        uint8_t* const shared = score_ + (entry & kEntryMask);
-        score = AgedScore(LoadScore(shared));
-        StoreScore(shared, score);
+    if (!has_corrupt_) [[likely]] {  // each hot slot is in the order once
+      AgeAll(score_, hot_size_);
+    } else {
+      for (int32_t i = 0; i < hot_size_; ++i) {
+        if (w_.order[i] & kCorrupt) continue;
+        uint8_t& score = score_[w_.order[i]];
+        score = AgedScore(score);
       }
-      entry |= uint32_t{score} << kScoreShift;
+    }
+    for (int32_t i = 0; i < hit_count_; ++i) {
+      uint8_t& score = score_[w_.hits[i] & kEntryMask];
+      score = HitScore(score);
     }
   }
 
@@ -233,21 +236,31 @@ class Resolver {
   void ChooseVictims() {
     if (drawn_ == 0) return;
     uint32_t* const evictable = w_.evictable.data();
-    std::array<int32_t, 256> with_score = {};
-    for (int32_t i = 0; i < evictable_count_; ++i) ++with_score[evictable[i] >> kScoreShift];
+    // Two of them, because equal scores follow each other and each addition waits for the last.
+    std::array<std::array<int32_t, 256>, 2> counts = {};
+    for (int32_t i = 0, end = evictable_count_; i < end; ++i) {
+      const uint32_t entry = evictable[i];
+      const uint32_t score = entry & kCorrupt ? kUnusableScore : score_[entry & kEntryMask];
+      evictable[i] = entry | score << kScoreShift;
+      ++counts[i % 2][score];
+    }
+    const auto with_score = [&counts](uint32_t s) { return counts[0][s] + counts[1][s]; };
     uint32_t limit = 0;  // all below it are drawn, and the oldest `at_limit` of those at it
     int32_t at_limit = drawn_;
-    while (at_limit > with_score[limit]) at_limit -= with_score[limit++];
+    while (at_limit > with_score(limit)) at_limit -= with_score(limit++);
+    // Each goes to both parts, and one of them goes on: no branch to be wrong about.
     uint32_t* victims = evictable;
     uint32_t* others = w_.others.data();
-    for (int32_t i = 0; i < evictable_count_; ++i) {
+    for (int32_t i = 0, end = evictable_count_; i < end; ++i) {
       const uint32_t entry = evictable[i];
       const uint32_t score = entry >> kScoreShift;
-      if (score < limit || (score == limit && at_limit-- > 0)) {
-        *victims++ = entry;
-      } else {
-        *others++ = entry;
-      }
+      const bool is_at_limit = (score == limit) & (at_limit > 0);
+      const bool is_victim = (score < limit) | is_at_limit;
+      at_limit -= is_at_limit;
+      *victims = entry;
+      victims += is_victim;
+      *others = entry;
+      others += !is_victim;
     }
     std::copy(w_.others.data(), others, victims);
   }
@@ -288,9 +301,7 @@ class Resolver {
           evictions += (w_.evictable[m] & kOwned) != 0;
           w_.answers[id] = static_cast<int32_t>(entry);
           Owner(owner_[entry]).store(copy.slot, std::memory_order_relaxed);
-          if (score_ != nullptr) {
-            StoreScore(score_ + entry, copy.slot < 0 ? kNoScore : kMissScore);
-          }
+          if (score_ != nullptr) score_[entry] = copy.slot < 0 ? kNoScore : kMissScore;
           if (copy.slot >= 0) {
             ++copied;
             if (miss_mask != nullptr) miss_mask[w_.lookups[id].column] = 1;
@@ -355,6 +366,7 @@ class Resolver {
   const int32_t first_lookup_;  // the id of the first lookup
 
   LookupTable::View table_;
+  bool has_corrupt_ = false;  // the order has an entry that is of no use
   int32_t id_end_ = 0;
   int32_t hit_count_ = 0;
   int32_t evictable_count_ = 0;

@@ -26,14 +26,15 @@ constexpr int32_t kTopK = 2048, kHotSize = 4096, kBlockSize = 64, kRowBytes = 65
 constexpr int32_t kPositions = 32768, kBlocks = kPositions / kBlockSize;
 constexpr int32_t kWarmUpSteps = 16, kMeasuredSteps = 48, kSteps = kWarmUpSteps + kMeasuredSteps;
 
-GroupOptions Options(int32_t batch) {
+GroupOptions Options(int32_t batch, EvictionPolicy policy) {
   GroupOptions options;
   options.shape = {.top_k = kTopK,
                    .hot_size = kHotSize,
                    .region_count = batch,
                    .block_size = kBlockSize,
                    .slot_count = batch * kPositions,
-                   .max_blocks = kBlocks};
+                   .max_blocks = kBlocks,
+                   .policy = policy};
   options.layouts = {Contiguous(kRowBytes)};
   options.num_rows = batch;
   options.positions = true;
@@ -50,7 +51,8 @@ void Shuffle(Random* random, std::vector<int32_t>* v) {
 // A group, and the top-k of all its rows for each step.
 class Workload {
  public:
-  Workload(int32_t batch, int32_t miss_percent) : group(Options(batch)), topk(kSteps) {
+  Workload(int32_t batch, int32_t miss_percent, EvictionPolicy policy)
+      : group(Options(batch, policy)), topk(kSteps) {
     group.block_table.resize(batch * kBlocks);
     std::iota(group.block_table.begin(), group.block_table.end(), 0);
     Shuffle(&random_, &group.block_table);
@@ -155,11 +157,12 @@ double Median(Times times) {
   return times[times.size() / 2];
 }
 
-// Arguments: threads (0: the reference), batch, misses in percent.
+// Arguments: threads (0: the reference), batch, misses in percent, policy (0: LRU, 1: aged).
 void BM_SwapIn(benchmark::State& state) {
   const auto threads = static_cast<int32_t>(state.range(0));
   const auto batch = static_cast<int32_t>(state.range(1));
-  Workload workload(batch, static_cast<int32_t>(state.range(2)));
+  Workload workload(batch, static_cast<int32_t>(state.range(2)),
+                    static_cast<EvictionPolicy>(state.range(3)));
   const Implementation implementation = threads == 0 ? Reference() : Cpu(threads);
   std::vector<Copies> copies;
   Times warm_up, step, resolve, copy;
@@ -179,8 +182,8 @@ void BM_SwapIn(benchmark::State& state) {
 }
 
 BENCHMARK(BM_SwapIn)
-    ->ArgNames({"threads", "batch", "miss_percent"})
-    ->ArgsProduct({{0, 1, 2}, {1, 8}, {0, 5, 10, 20}})
+    ->ArgNames({"threads", "batch", "miss_percent", "policy"})
+    ->ArgsProduct({{0, 1, 2}, {1, 8}, {0, 5, 10, 20}, {0, 1}})
     ->UseManualTime()
     ->Unit(benchmark::kMicrosecond);
 

@@ -2,7 +2,6 @@
 #pragma once
 
 #include <algorithm>
-#include <atomic>
 #include <cstdint>
 #include <vector>
 
@@ -20,14 +19,6 @@ void Grow(std::vector<T>& v, int64_t count) {
 
 inline int32_t RealRowCount(const int32_t* num_real_rows, int32_t num_rows) {
   return num_real_rows == nullptr ? num_rows : std::clamp(*num_real_rows, 0, num_rows);
-}
-
-// Scores lie in memory of several processes, like owners.
-inline uint8_t LoadScore(uint8_t* score) {
-  return std::atomic_ref<uint8_t>(*score).load(std::memory_order_relaxed);
-}
-inline void StoreScore(uint8_t* score, uint8_t value) {
-  std::atomic_ref<uint8_t>(*score).store(value, std::memory_order_relaxed);
 }
 
 // One entry of a plan, checked: `hot_row` is inside the hot buffer, `slot` inside the host pool or
@@ -57,7 +48,7 @@ struct Workspace {
     Grow(id_ends, shape.rows_per_request);
     Grow(order, shape.hot_size);
     Grow(evictable, shape.hot_size);
-    if (shape.policy == EvictionPolicy::kAged) Grow(others, shape.hot_size);
+    if (shape.policy == EvictionPolicy::kAged) Grow(others, shape.hot_size + 1);
     Grow(hits, shape.hot_size);
     Grow(met, shape.hot_size);
   }
