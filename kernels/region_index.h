@@ -1,8 +1,8 @@
 // The size of a region's index: which hot slot owns a slot.
 //
 // An index is uint16 words in device memory: a header of kIndexHeaderWords, then the tags and then
-// the hot slots of a power of two of buckets. Its content is private to the kernels that keep it (cuda/). All zeros are an index that
-// knows nothing, which is always right.
+// the hot slots of a power of two of buckets. Its content is private to the kernels that keep it
+// (cuda/). All zeros are an index that knows nothing, which is always right.
 #pragma once
 
 #include <cstdint>

@@ -1,9 +1,9 @@
 // How one call's counts reach a StatsBlock, and how a moment is read back.
 //
 // A StatsBlock lies in memory that several processes map, and every one of them may be killed at
-// any instruction. So nobody waits for anybody: counts are added atomically (none is ever lost), and
-// with them, in any order, their weighted sum. A look at the block is of one moment if the sum is
-// that of the counts; a torn one passes by a chance of one in 2^32. A writer that dies half-way
+// any instruction. So nobody waits for anybody: counts are added atomically (none is ever lost),
+// and with them, in any order, their weighted sum. A look at the block is of one moment if the sum
+// is that of the counts; a torn one passes by a chance of one in 2^32. A writer that dies half-way
 // leaves the two apart for ever: by a constant, Imbalance(), which a reader that remembers it can
 // allow for.
 #pragma once

@@ -9,12 +9,6 @@
 
 namespace kvtier::cuda {
 
-#ifdef KV_MARKS
-extern __device__ long long kv_marks[64];
-#define KV_MARK(i) do { if (threadIdx.x == 0 && blockIdx.x == 0) kv_marks[i] = clock64(); } while (0)
-#else
-#define KV_MARK(i)
-#endif
 inline constexpr int32_t kWarpThreads = 32;
 inline constexpr int32_t kBlockThreadsMax = 1024;
 inline constexpr uint32_t kAllLanes = 0xffffffffu;
@@ -45,8 +39,8 @@ __device__ inline uint8_t* SharedBytes() {
   return reinterpret_cast<uint8_t*>(shared_memory);
 }
 
-// --- What Ampere and Hopper add. Elsewhere, as in the tests' simulated GPU, each does the same in a
-// plain way.
+// --- What Ampere and Hopper add. Elsewhere, as in the tests' simulated GPU, each does the same in
+// a plain way.
 
 // Starts to copy kBytes (4 or 16, and both sides aligned to it) into shared memory. The thread's
 // copies have arrived behind WaitForCopies(), everybody's behind the barrier that follows it.
@@ -93,7 +87,8 @@ __device__ inline void CopyBulkAsync(void* to_shared, const void* from, int32_t 
   const auto at = static_cast<uint32_t>(__cvta_generic_to_shared(barrier));
   asm volatile(
       "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::
-          "r"(to), "l"(from), "r"(bytes), "r"(at)
+          "r"(to),
+      "l"(from), "r"(bytes), "r"(at)
       : "memory");
 }
 // All threads that read what was copied.

@@ -5,10 +5,12 @@
 //   5c. Count   both kinds in each warp's part of the order
 //
 // Then a warp knows of each of its evictables whether it is drawn, and how many older ones are.
-// Only scores of one step are aged if nothing is missing: that costs one pass over a byte a hot slot.
+// Only scores of one step are aged if nothing is missing: that costs one pass over a byte a hot
+// slot.
 #pragma once
 
 #include "kernels/cuda/indexed_resolver.cuh"
+#include "kernels/cuda/scan.cuh"
 
 namespace kvtier::cuda {
 
@@ -69,8 +71,8 @@ KVTIER_RESOLVER __device__ inline void KVTIER_RESOLVER_OF::ChooseVictims() {
     const OrderPart part = kExact ? order_ : ReadOrder(w);
 #pragma unroll
     for (int32_t k = 0; k < kOrderWords; ++k) {
-      const bool exists = kExact || (w + k < end_order_word() &&
-                                     (w + k) * kWarpThreads + Lane() < hot_size());
+      const bool exists =
+          kExact || (w + k < end_order_word() && (w + k) * kWarpThreads + Lane() < hot_size());
       if (!exists || (part.hits[k] >> Lane() & 1) != 0) continue;
       const int32_t its = score[part.hot_slot[k]];
       draws += (its < limit_ ? 1 : 0) + (its == limit_ ? 1 << 16 : 0);
@@ -85,16 +87,15 @@ KVTIER_RESOLVER __device__ inline void KVTIER_RESOLVER_OF::ChooseVictims() {
   older_.at = static_cast<int32_t>(before >> 16);
 }
 
-// The rank among the victims of the lane's entry of the next word of the order, kNone if it is none;
-// and how many victims are older. All lanes.
+// The rank among the victims of the lane's entry of the next word of the order, kNone if it is
+// none; and how many victims are older. All lanes.
 KVTIER_RESOLVER __device__ inline int32_t KVTIER_RESOLVER_OF::DrawByScore(
     uint32_t hot_slot, bool is_evictable, Older* older, int32_t* drawn_before) const {
   const int32_t score = is_evictable ? Shared<uint8_t>(t_.score)[hot_slot] : kScoreValues;
   const uint32_t below = __ballot_sync(kAllLanes, score < limit_);
   const uint32_t at = __ballot_sync(kAllLanes, score == limit_);
   const int32_t older_at = older->at + __popc(at & LanesBelow());
-  *drawn_before =
-      older->below + __popc(below & LanesBelow()) + min(older_at, drawn_at_limit_);
+  *drawn_before = older->below + __popc(below & LanesBelow()) + min(older_at, drawn_at_limit_);
   older->below += __popc(below);
   older->at += __popc(at);
   const bool is_drawn = score < limit_ || (score == limit_ && older_at < drawn_at_limit_);

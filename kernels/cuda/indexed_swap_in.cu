@@ -3,13 +3,12 @@
 // at once; the first one writes state and outputs meanwhile, and copies last.
 //
 // A few blocks saturate PCIe: the fewer rows a call has, the more blocks each of them gets.
-#include "kernels/cuda/indexed_swap_in.h"
-
 #include <algorithm>
 
 #include "kernels/cuda/copy_row.cuh"
 #include "kernels/cuda/device.cuh"
 #include "kernels/cuda/indexed_resolver.cuh"
+#include "kernels/cuda/indexed_swap_in.h"
 #include "kernels/cuda/launch_kernel.h"
 #include "kernels/cuda/mask_row.cuh"
 #include "kernels/cuda/resolver.cuh"
@@ -92,32 +91,69 @@ __device__ inline int64_t CountOfStep(const IndexedSwapInArgs& a, int64_t value,
   return value;
 }
 
+// Outputs of a row that takes no part.
+__device__ inline void RefuseRow(const IndexedSwapInArgs& a, int32_t row, bool is_rejected) {
+  MaskRow(a.p, a.plan, row);
+  const bool counts = is_rejected && Lane() == static_cast<int32_t>(Counter::kRejectedRows);
+  if (Warp() == 0) AddToStats(a.p.stats, counts ? 1 : 0);
+}
+
+// Resolves the misses of a step and copies them. All blocks of the row.
+template <typename ResolverType, int32_t kLayersMax>
+__device__ inline void ResolveAndCopy(const IndexedSwapInArgs& a, const LayerList<kLayersMax>& list,
+                                      int32_t rank, bool opens_call, ResolverType* resolver) {
+  const bool writes = rank == 0;
+  // The warps of all blocks take turns; those of the block that writes come last.
+  const int32_t warps = WarpCount() << a.cluster_shift;
+  const int32_t first = (writes ? (1 << a.cluster_shift) - 1 : rank - 1) * WarpCount() + Warp();
+  int32_t next = first;
+  // The bytes of a warp's first row come while its place is being found.
+  const LayerView& leader = list.layers[0];
+  RowInFlight in_flight;
+  const bool starts_early =
+      a.starts_early && first < resolver->missing() && resolver->slot(first) < a.p.shape.slot_count;
+  if (starts_early) {
+    in_flight.Load(leader.host + ValueOffset(leader.layout, resolver->slot(first)),
+                   leader.layout.value_bytes);
+  }
+  resolver->Resolve();
+  if (starts_early && !resolver->repeats()) {
+    in_flight.Store(leader.hot + ValueOffset(leader.layout, resolver->hot_row(first)),
+                    leader.layout.value_bytes);
+    next += warps;
+  }
+  if (writes) {
+    resolver->Place();
+    if (Warp() == 0) AddToStats(a.p.stats, CountOfStep(a, resolver->Count(), opens_call));
+  }
+  if (a.sorts) resolver->SortByAddress();
+  for (int32_t l = 0; l < list.count; ++l) {
+    for (int32_t i = l == 0 ? next : first; i < resolver->misses(); i += warps) {
+      const int32_t m = a.sorts ? resolver->address(i) : i;
+      FillHotRow(list.layers[l], resolver->source(m), resolver->hot_row(m));
+    }
+  }
+}
+
 template <int32_t kLayersMax, int32_t kTopK, int32_t kHotSize, int32_t kThreads, bool kAged>
 __global__ void __launch_bounds__(kBlockThreadsMax)
     IndexedSwapInKernel(const __grid_constant__ IndexedSwapInArgs a,
                         const __grid_constant__ LayerList<kLayersMax> list) {
-  KV_MARK(0);
   // Constants where the sizes are.
-  const IndexedTables tables =
-      kTopK > 0 ? MakeIndexedTables(kTopK, kHotSize, kAged) : a.tables;
+  const IndexedTables tables = kTopK > 0 ? MakeIndexedTables(kTopK, kHotSize, kAged) : a.tables;
   const auto block = static_cast<int32_t>(blockIdx.x);
   const int32_t row = block >> a.cluster_shift;
   const int32_t rank = block & ((1 << a.cluster_shift) - 1);
   const bool writes = rank == 0;
-  IndexedResolver<kTopK, kHotSize, kThreads, kAged> resolver(a.p, a.plan, a.writes_plan, a.block_shift,
-                                                      tables, row, writes);
+  IndexedResolver<kTopK, kHotSize, kThreads, kAged> resolver(a.p, a.plan, a.writes_plan,
+                                                             a.block_shift, tables, row, writes);
   resolver.Clear();
   LetNextKernelStart();
   WaitForPreviousKernel();
   resolver.ReadPositions();
-  KV_MARK(1);
   const Role role = FindRole(a.p, row, Shared<int32_t>(tables.words));
-  KV_MARK(2);
   if (role.region == kNone || role.is_rejected) {
-    if (!writes) return;
-    MaskRow(a.p, a.plan, row);
-    const bool counts = role.is_rejected && Lane() == static_cast<int32_t>(Counter::kRejectedRows);
-    if (Warp() == 0) AddToStats(a.p.stats, counts ? 1 : 0);
+    if (writes) RefuseRow(a, row, role.is_rejected);
     return;
   }
   resolver.ReadState(role.region);
@@ -126,57 +162,20 @@ __global__ void __launch_bounds__(kBlockThreadsMax)
     if (!writes) return;
     auto* const counts = Shared<int32_t>(tables.counts);
     ResolveGenerally(a, list, row, role.region, counts);
-    if (Warp() == 0) {
-      const int32_t count = Lane() < kCounterCount ? counts[Lane()] : 0;
-      AddToStats(a.p.stats, CountOfStep(a, count, role.opens_call));
-    }
+    if (Warp() != 0) return;
+    const int32_t count = Lane() < kCounterCount ? counts[Lane()] : 0;
+    AddToStats(a.p.stats, CountOfStep(a, count, role.opens_call));
     return;
   }
-  if (resolver.missing() == 0) {  // the common case, without what the other one has to remember
+  if (resolver.missing() > 0) {
+    ResolveAndCopy(a, list, rank, role.opens_call, &resolver);
+  } else {  // the same without what would have to be remembered for copies
     resolver.Resolve();
-    if (writes) {
-      resolver.Place();
-      if (Warp() == 0) AddToStats(a.p.stats, CountOfStep(a, resolver.Count(), role.opens_call));
-    } else {
-      WaitForCluster();
-    }
-    return;
-  }
-  // The warps of all blocks take turns; those of the block that writes come last.
-  const int32_t warps = WarpCount() << a.cluster_shift;
-  const int32_t first = (writes ? (1 << a.cluster_shift) - 1 : rank - 1) * WarpCount() + Warp();
-  // The bytes of a warp's first row come while its place is being found.
-  RowInFlight in_flight;
-  const bool starts_early = a.starts_early && first < resolver.missing() &&
-                            resolver.slot(first) < a.p.shape.slot_count;
-  if (starts_early) {
-    in_flight.Load(list.layers[0].host + ValueOffset(list.layers[0].layout, resolver.slot(first)),
-                   list.layers[0].layout.value_bytes);
-  }
-  resolver.Resolve();
-  KV_MARK(10);
-  int32_t next = first;
-  const int32_t misses = resolver.misses();
-  if (starts_early && !resolver.repeats()) {
-    in_flight.Store(
-        list.layers[0].hot + ValueOffset(list.layers[0].layout, resolver.hot_row(first)),
-        list.layers[0].layout.value_bytes);
-    next += warps;
-  }
-  if (writes) {
-    resolver.Place();
-    KV_MARK(15);
-    if (Warp() == 0) AddToStats(a.p.stats, CountOfStep(a, resolver.Count(), role.opens_call));
-  }
-  KV_MARK(16);
-  if (a.sorts) resolver.SortByAddress();
-  for (int32_t l = 0; l < list.count; ++l) {
-    for (int32_t i = l == 0 ? next : first; i < misses; i += warps) {
-      const int32_t m = a.sorts ? resolver.address(i) : i;
-      FillHotRow(list.layers[l], resolver.source(m), resolver.hot_row(m));
+    if (writes) resolver.Place();
+    if (writes && Warp() == 0) {
+      AddToStats(a.p.stats, CountOfStep(a, resolver.Count(), role.opens_call));
     }
   }
-  KV_MARK(17);
   if (!writes) WaitForCluster();
 }
 
@@ -193,8 +192,9 @@ bool CanUseIndex(const SwapInParams& params, const TableSizes& general_sizes, in
   }
   const TableBytes general = MakeTableBytes(general_sizes);
   const bool has_scores = shape.policy == EvictionPolicy::kAged;
-  *shared_bytes = std::max<int64_t>(MakeIndexedTables(shape.top_k, shape.hot_size, has_scores).total,
-                                    general.small + general.large);
+  *shared_bytes =
+      std::max<int64_t>(MakeIndexedTables(shape.top_k, shape.hot_size, has_scores).total,
+                        general.small + general.large);
   return *shared_bytes <= shared_max;
 }
 

@@ -1,7 +1,7 @@
 // How what a kernel counts reaches a StatsBlock (kernels/stats_block.h, with GPU instructions).
 //
-// A block's counts go to the StatsBlock at once, in one addition (IndexedSwapIn), or to the counts in
-// the workspace header, which a single warp of the call moves on when no other block counts any
+// A block's counts go to the StatsBlock at once, in one addition (IndexedSwapIn), or to the counts
+// in the workspace header, which a single warp of the call moves on when no other block counts any
 // more. A reader, on whatever processor, sees all of an addition or nothing of it.
 #pragma once
 

@@ -6,8 +6,8 @@
 
 #include "kernels/cuda/check.h"
 #include "kernels/cuda/copy_plan.h"
-#include "kernels/cuda/launch.h"
 #include "kernels/cuda/indexed_swap_in.h"
+#include "kernels/cuda/launch.h"
 #include "kernels/cuda/launch_kernel.h"
 #include "kernels/cuda/mask_row.cuh"
 #include "kernels/cuda/region_index.cuh"
@@ -118,10 +118,10 @@ cudaError_t Resolve(const SwapInParams& params, const StepPlan& plan, const Work
                 args);
 }
 
-// Up to so many rows a step is bound by latency: its kernels overlap at their ends, and blocks share
-// a row. With more it is bound by PCIe, and by the address translation of the host pool: each row's
-// block then should stay on the multiprocessor that it had in the step before, which knows its
-// pages, and rows are copied in the order of their addresses.
+// Up to so many rows a step is bound by latency: its kernels overlap at their ends, and blocks
+// share a row. With more it is bound by PCIe, and by the address translation of the host pool: each
+// row's block then should stay on the multiprocessor that it had in the step before, which knows
+// its pages, and rows are copied in the order of their addresses.
 constexpr int32_t kFewRows = 32;
 
 // log2 of the blocks that share a row's work, where the device has clusters: as many as run at the

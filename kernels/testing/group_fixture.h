@@ -87,10 +87,10 @@ class GroupFixture {
   std::string GuardDamage() const;
 
   // State.
-  std::vector<int32_t> owner;  // [region_count, hot_size]
-  std::vector<int16_t> lru;    // [region_count, hot_size]
+  std::vector<int32_t> owner;   // [region_count, hot_size]
+  std::vector<int16_t> lru;     // [region_count, hot_size]
   std::vector<uint16_t> index;  // [region_count, RegionIndexLength(hot_size)]; no result
-  std::vector<uint8_t> score;  // [region_count, hot_size] under kAged, else empty
+  std::vector<uint8_t> score;   // [region_count, hot_size] under kAged, else empty
   std::vector<int32_t> block_generation, backed_generation;
   StatsBlock stats;
   std::vector<ByteBuffer> host, hot;  // [layer]

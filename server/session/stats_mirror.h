@@ -27,7 +27,7 @@ class StatsMirror {
     std::vector<StatsBlock> blocks;
   };
 
-  explicit StatsMirror(int group_count) 
+  explicit StatsMirror(int group_count)
       : counts_(group_count), torn_(group_count, 0), imbalance_(group_count, 0) {}
 
   // Enqueues the copy of groups [first_group, first_group + group_count).

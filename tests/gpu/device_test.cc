@@ -157,9 +157,9 @@ class DeviceStats {
 
   // False if a kernel was adding to them meanwhile.
   bool Read(Counts* counts) {
-    RequireCuda(cudaMemcpyAsync(copy_, block_, sizeof(StatsBlock), cudaMemcpyDeviceToHost,
-                                stream_.get()),
-                "copy");
+    RequireCuda(
+        cudaMemcpyAsync(copy_, block_, sizeof(StatsBlock), cudaMemcpyDeviceToHost, stream_.get()),
+        "copy");
     stream_.Wait();
     std::copy_n(copy_->counts, kCounterCount, counts->values);
     return Imbalance(*copy_) == 0;

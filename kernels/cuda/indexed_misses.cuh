@@ -1,0 +1,173 @@
+// Phases 3 and 4 of IndexedResolver: what is missing, and which misses that makes.
+#pragma once
+
+#include "kernels/cuda/indexed_resolver.cuh"
+
+namespace kvtier::cuda {
+
+// The warp's missing positions, from number `missing_before` on.
+KVTIER_RESOLVER __device__ inline void KVTIER_RESOLVER_OF::ListMissing(int32_t missing_before) {
+  for (int32_t first = first_word(); first < end_word(); first += kWords) {
+#pragma unroll
+    for (int32_t k = 0; k < kWords; ++k) {
+      const int32_t w = first + k;
+      if (!kExact && w >= end_word()) continue;
+      const uint32_t lanes = kExact ? missing_lanes_[k] : Shared<uint32_t>(t_.missing_at)[w];
+      const int32_t position = w * kWarpThreads + Lane();
+      if ((lanes >> Lane() & 1) != 0) {
+        const int32_t q = missing_before + __popc(lanes & LanesBelow());
+        Shared<uint16_t>(t_.position)[q] = static_cast<uint16_t>(position);
+        Shared<int32_t>(t_.slot)[q] = kExact ? slots_[k] : Shared<int32_t>(t_.slot_at)[position];
+      }
+      missing_before += __popc(lanes);
+    }
+  }
+}
+
+KVTIER_RESOLVER __device__ inline bool KVTIER_RESOLVER_OF::FindMissing() {
+  if constexpr (kBulk) {
+    WaitForBulkCopies(Shared<uint64_t>(t_.barrier));
+  } else {
+    WaitForCopies();
+    __syncthreads();
+  }
+  ArriveAtCluster();
+  builds_ = !index().IsUsable();
+  if (builds_ && !BuildIndex()) return false;
+
+  const int32_t missing_of_warp = FindAll();
+  if (newest_ >= 0 && Thread() == 0) words()[kDropped] = 1 + index().Find(newest_);
+  if (Lane() == 0) {
+    Shared<uint32_t>(t_.warp_sums)[Warp()] = static_cast<uint32_t>(missing_of_warp);
+  }
+  __syncthreads();
+
+  const uint32_t missing_of_lane = Lane() < warps() ? Shared<uint32_t>(t_.warp_sums)[Lane()] : 0;
+  missing_ = static_cast<int32_t>(__reduce_add_sync(kAllLanes, missing_of_lane));
+  misses_ = missing_;
+  if (missing_ > 0) {
+    const uint32_t before = __reduce_add_sync(kAllLanes, Lane() < Warp() ? missing_of_lane : 0);
+    ListMissing(static_cast<int32_t>(before));
+  }
+  uint32_t largest = 0, order_sum = 0, hits = 0;
+  for (int32_t w = first_order_word(); w < end_order_word(); w += kOrderWords) {
+    order_ = ReadOrder(w);
+    CheckOrder(w, order_, &largest, &order_sum);
+    hits += static_cast<uint32_t>(order_.CountHits());
+  }
+  order_sum = __reduce_add_sync(kAllLanes, order_sum);
+  if (Lane() == 0) {
+    atomicAdd(words() + kOrderSum, static_cast<int32_t>(order_sum));
+    Shared<uint32_t>(t_.warp_hits)[Warp()] = hits;
+  }
+  constexpr uint32_t kSoundSum = kExact ? MixOfAll(kHotSize) : 0;
+  const bool in_range = __syncthreads_and(largest < static_cast<uint32_t>(hot_size())) != 0;
+  return in_range && static_cast<uint32_t>(words()[kOrderSum]) == kSoundSum;
+}
+
+// Enters missing position q into the table of slots. True if another one has its slot.
+KVTIER_RESOLVER __device__ inline bool KVTIER_RESOLVER_OF::EnterMissing(int32_t q) {
+  const auto* const slot = Shared<int32_t>(t_.slot);
+  auto* const table = Shared<int32_t>(t_.table);
+  const auto mask = static_cast<uint32_t>(t_.table_entries - 1);
+  uint32_t entry = static_cast<uint32_t>(slot[q]) * 0x9e3779b1u >> 12 & mask;
+  int32_t seen;
+  for (;; entry = (entry + 1) & mask) {
+    seen = atomicCAS(table + entry, kFree, q);
+    if (seen == kFree || slot[seen] == slot[q]) break;
+  }
+  Shared<uint16_t>(t_.first)[q] = static_cast<uint16_t>(entry);
+  if (seen == kFree) return false;
+  // It may give way to an earlier one of its slot.
+  atomicMin(table + entry, q);
+  return true;
+}
+
+// Enters all missing positions, and starts to read their generations. Returns the flags that the
+// thread has found reason for.
+KVTIER_RESOLVER __device__ inline int32_t KVTIER_RESOLVER_OF::NoteMissing() {
+  int32_t flags = 0;
+  for (int32_t q = Thread(); q < missing_; q += threads()) {
+    if (EnterMissing(q)) flags |= kRepeats;
+    const int32_t slot = Shared<int32_t>(t_.slot)[q];
+    const bool is_tracked = p_.tracking.backed_generation != nullptr;
+    if (is_tracked || slot >= p_.shape.slot_count) flags |= kDoubted;
+    if (!is_tracked || slot >= p_.shape.slot_count) continue;
+    CopyAsync<4>(Shared<int32_t>(t_.backed) + q, p_.tracking.backed_generation + slot);
+    CopyAsync<4>(Shared<int32_t>(t_.current) + q,
+                 p_.tracking.block_generation + slot / p_.shape.block_size);
+  }
+  return flags;
+}
+
+// Some slots are asked for by several: numbers the firsts. All threads.
+KVTIER_RESOLVER __device__ inline void KVTIER_RESOLVER_OF::NumberFirsts() {
+  auto* const first = Shared<uint16_t>(t_.first);
+  auto* const firsts = Shared<uint32_t>(t_.firsts);
+  for (int32_t start = Warp() * kWarpThreads; start < missing_; start += threads()) {
+    const int32_t q = start + Lane();
+    if (q < missing_) {
+      first[q] = static_cast<uint16_t>(Shared<int32_t>(t_.table)[first[q]]);
+    }
+    const uint32_t lanes = __ballot_sync(kAllLanes, q < missing_ && first[q] == q);
+    if (Lane() == 0) firsts[start / kWarpThreads] = lanes;
+  }
+  __syncthreads();
+  for (int32_t q = Thread(); q < missing_; q += threads()) {
+    if (first[q] != q) continue;
+    int32_t m = __popc(firsts[q / kWarpThreads] & ((1u << q % kWarpThreads) - 1));
+    for (int32_t w = 0; w < q / kWarpThreads; ++w) m += __popc(firsts[w]);
+    Shared<uint16_t>(t_.miss)[q] = static_cast<uint16_t>(m);
+    Shared<uint16_t>(t_.origin)[m] = static_cast<uint16_t>(q);
+  }
+  misses_ = 0;
+  for (int32_t w = 0; w < Divide(missing_, kWarpThreads); ++w) misses_ += __popc(firsts[w]);
+}
+
+// Misses whose bytes are not in the host pool lose their slot. By the threads that started to read
+// the generations.
+KVTIER_RESOLVER __device__ inline void KVTIER_RESOLVER_OF::FindSources() {
+  WaitForCopies();
+  for (int32_t q = Thread(); q < missing_; q += threads()) {
+    int32_t* const slot = Shared<int32_t>(t_.slot) + q;
+    Counter refusal;
+    if (*slot >= p_.shape.slot_count) {
+      refusal = Counter::kUnsourced;
+      // Whoever published a generation wrote the bytes before; they are read after these loads.
+    } else if (p_.tracking.backed_generation != nullptr &&
+               Shared<int32_t>(t_.backed)[q] != Shared<int32_t>(t_.current)[q]) {
+      refusal = Counter::kUnbackedReads;
+    } else {
+      continue;
+    }
+    *slot = kNone;
+    const bool is_miss = !repeats_ || Shared<uint16_t>(t_.first)[q] == q;
+    if (writes_ && is_miss) BlockCounts(Shared<int32_t>(t_.counts)).Add(refusal, 1);
+  }
+}
+
+KVTIER_RESOLVER __device__ inline void KVTIER_RESOLVER_OF::Resolve() {
+  const uint32_t hits_of_lane = Lane() < warps() ? Shared<uint32_t>(t_.warp_hits)[Lane()] : 0;
+  hits_ = static_cast<int32_t>(__reduce_add_sync(kAllLanes, hits_of_lane));
+  older_.hits =
+      static_cast<int32_t>(__reduce_add_sync(kAllLanes, Lane() < Warp() ? hits_of_lane : 0));
+  if (missing_ == 0) return;
+  const int32_t flags_of_warp =
+      static_cast<int32_t>(__reduce_or_sync(kAllLanes, static_cast<uint32_t>(NoteMissing())));
+  if (Lane() == 0 && flags_of_warp != 0) atomicOr(words() + kFlags, flags_of_warp);
+  if constexpr (!kAged) ListVictims();
+  __syncthreads();
+  const int32_t flags = words()[kFlags];
+  repeats_ = (flags & kRepeats) != 0;
+  if (repeats_) NumberFirsts();
+  if constexpr (kAged) {
+    if (writes_) WaitForCluster();
+    AgeScores();
+    ChooseVictims();
+    ListVictims();
+  }
+  if ((flags & kDoubted) != 0) FindSources();
+  if (kAged || flags != 0) __syncthreads();
+}
+
+}  // namespace kvtier::cuda

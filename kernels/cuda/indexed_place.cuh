@@ -1,0 +1,142 @@
+// Phase 5 of IndexedResolver: owners, outputs, plan and index; counts; and the order of copies.
+#pragma once
+
+#include "kernels/cuda/indexed_resolver.cuh"
+#include "kernels/cuda/scan.cuh"
+
+namespace kvtier::cuda {
+
+// The newest row is being rewritten, so a copy of what was there before is stale.
+KVTIER_RESOLVER __device__ inline void KVTIER_RESOLVER_OF::DropNewest() {
+  const int32_t dropped = words()[kDropped];
+  if (dropped == 0) return;
+  if (Thread() == 0) {
+    Shared<int32_t>(t_.owner)[dropped - 1] = kNone;
+    StoreRelaxed(p_.state.owner + int64_t{region_} * hot_size() + dropped - 1, kNone);
+  }
+  __syncthreads();
+}
+
+KVTIER_RESOLVER __device__ inline void KVTIER_RESOLVER_OF::PlaceMisses() {
+  int32_t* const owner = p_.state.owner + int64_t{region_} * hot_size();
+  const int64_t plan_start = PlanStart(plan_.units == nullptr ? row_ : region_, top_k());
+  BlockCounts counts(Shared<int32_t>(t_.counts));
+  for (int32_t start = 0; start < misses_; start += threads()) {
+    const int32_t m = start + Thread();
+    bool evicts = false;
+    if (m < misses_) {
+      const int32_t hot_slot = Shared<uint16_t>(t_.victim)[m], from = source(m);
+      evicts = Shared<int32_t>(t_.owner)[hot_slot] >= 0;
+      Shared<int32_t>(t_.owner)[hot_slot] = from;
+      StoreRelaxed(owner + hot_slot, from);
+      if constexpr (kAged) {
+        StoreRelaxed(p_.state.score + int64_t{region_} * hot_size() + hot_slot,
+                     from < 0 ? kNoScore : kMissScore);
+      }
+      if (p_.miss_mask != nullptr && from >= 0) {
+        const int32_t position = Shared<uint16_t>(t_.position)[OriginOf(m)];
+        p_.miss_mask[int64_t{row_} * top_k() + position] = 1;
+      }
+      if (writes_plan_) {
+        plan_.slots[plan_start + m] = from;
+        plan_.hot_rows[plan_start + m] = base_ + hot_slot;
+      }
+    }
+    counts.CountLanes(Counter::kEvictions, evicts);
+  }
+  for (int32_t q = Thread(); q < missing_; q += threads()) {
+    hot_indices_[Shared<uint16_t>(t_.position)[q]] = hot_row(MissOf(q));
+  }
+}
+
+KVTIER_RESOLVER __device__ inline void KVTIER_RESOLVER_OF::Place() {
+  if (!kAged || missing_ == 0) WaitForCluster();
+  if constexpr (kAged) {
+    if (missing_ == 0) AgeScores();
+  }
+  Reorder();
+  DropNewest();
+  uint16_t* const copy = p_.state.index + int64_t{region_} * t_.index_length;
+  bool complete = true;
+  if (misses_ > 0) {
+    PlaceMisses();
+    __syncthreads();
+    for (int32_t m = Thread(); m < misses_; m += threads()) {
+      const int32_t from = source(m);
+      if (from < 0) continue;
+      complete &= index().Insert(Shared<uint16_t>(t_.victim)[m], from, builds_ ? nullptr : copy);
+    }
+  }
+  if (misses_ > 0 || builds_) {
+    complete = __syncthreads_and(complete) != 0;
+    if (builds_) {
+      for (int32_t i = Thread() + kIndexHeaderWords; i < t_.index_length; i += threads()) {
+        copy[i] = Shared<uint16_t>(t_.index)[i];
+      }
+    }
+    if (Thread() == 0) {
+      if (complete) {
+        RegionIndex::SetComplete(copy, misses_ + (builds_ ? 0 : index().inserted()));
+      } else {
+        RegionIndex::Forget(copy);
+      }
+    }
+  }
+  if (Thread() != 0) return;
+  if (p_.valid_counts != nullptr) p_.valid_counts[row_] = top_k() - (words()[kTally] & 0xffff);
+  if (!writes_plan_) return;
+  plan_.counts[row_] = misses_;
+  if (plan_.units != nullptr) plan_.units[row_] = region_;
+}
+
+KVTIER_RESOLVER __device__ inline int64_t KVTIER_RESOLVER_OF::Count() const {
+  const auto* const counts = Shared<int32_t>(t_.counts);
+  const int32_t tally = words()[kTally];
+  const int32_t invalid = tally & 0xffff, newest = tally >> 16;
+  const int32_t refused = counts[static_cast<int32_t>(Counter::kUnsourced)] +
+                          counts[static_cast<int32_t>(Counter::kUnbackedReads)];
+  int32_t value = Lane() < kCounterCount ? counts[Lane()] : 0;
+  const auto set = [&value](Counter counter, int32_t count) {
+    value = Lane() == static_cast<int32_t>(counter) ? count : value;
+  };
+  set(Counter::kHits, hits_);
+  set(Counter::kMisses, misses_);
+  set(Counter::kNewest, newest);
+  set(Counter::kInvalid, invalid);
+  set(Counter::kDuplicates, top_k() - invalid - newest - hits_ - misses_);
+  set(Counter::kRowsCopied, misses_ - refused);
+  return value;
+}
+
+// A counting sort by the upper bits of the slot. Within a bucket the order is whatever it is: it
+// decides when a row is copied, not where to.
+KVTIER_RESOLVER __device__ inline void KVTIER_RESOLVER_OF::SortByAddress() {
+  constexpr int32_t kBuckets = 512;
+  auto* const starts = Shared<int32_t>(t_.index);  // what was there is of no use any more
+  const int32_t shift = max(23 - __clz(max(p_.shape.slot_count - 1, 1)), 0);
+  const auto bucket_of = [&](int32_t m) { return min(max(source(m), 0) >> shift, kBuckets - 1); };
+  __syncthreads();
+  for (int32_t b = Thread(); b < kBuckets; b += threads()) starts[b] = 0;
+  __syncthreads();
+  for (int32_t m = Thread(); m < misses_; m += threads()) atomicAdd(starts + bucket_of(m), 1);
+  __syncthreads();
+  // One warp adds up: a lane has kBuckets / 32 neighbours.
+  if (Warp() == 0) {
+    constexpr int32_t kOfLane = kBuckets / kWarpThreads;
+    int32_t sum = 0;
+    for (int32_t k = 0; k < kOfLane; ++k) sum += starts[Lane() * kOfLane + k];
+    int32_t before = InclusiveWarpSum(sum) - sum;
+    for (int32_t k = 0; k < kOfLane; ++k) {
+      const int32_t count = starts[Lane() * kOfLane + k];
+      starts[Lane() * kOfLane + k] = before;
+      before += count;
+    }
+  }
+  __syncthreads();
+  for (int32_t m = Thread(); m < misses_; m += threads()) {
+    Shared<uint16_t>(t_.position)[atomicAdd(starts + bucket_of(m), 1)] = static_cast<uint16_t>(m);
+  }
+  __syncthreads();
+}
+
+}  // namespace kvtier::cuda
