@@ -26,7 +26,9 @@ namespace kvtier::cuda {
 struct LaunchOptions {
   int32_t threads = 1024;      // of a resolving block: a multiple of 32 up to 1024
   int32_t copying_blocks = 0;  // of 512 threads, at most; 0: one a multiprocessor
-  int32_t cluster = 0;         // blocks that share a row, 1, 2, 4 or 8; 0: as the device likes
+  // Blocks that share a row and copy its misses: 1, or on a device with clusters 2, 4 or 8; 0: as
+  // the device likes.
+  int32_t cluster = 0;
 };
 
 // Bytes of device scratch that calls on one stream with up to `num_rows` rows need; zeroed

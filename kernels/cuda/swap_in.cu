@@ -1,7 +1,10 @@
-// A swap-in: one block a batch row resolves the requests, then CopyPlan() moves the bytes.
+// A swap-in: which kernels a call takes.
 //
-// Two kernels, because the copies of one busy request are worth the whole GPU: resolving is bound
-// by latency inside one multiprocessor, copying by PCIe.
+// Where requests have one row each and regions an index, one kernel does it (indexed_swap_in.h); on
+// a device without clusters it leaves the copies of few rows to CopyPlan(), since one block a row
+// does not saturate PCIe. Everything else goes the general way: one block a batch row resolves
+// (resolver.cuh), then CopyPlan() moves the bytes on the whole GPU.
+#include <algorithm>
 #include <bit>
 
 #include "kernels/cuda/check.h"
@@ -143,6 +146,58 @@ bool HasClusters() {
   return DeviceAttribute(cudaDevAttrComputeCapabilityMajor, &major) == cudaSuccess && major >= 9;
 }
 
+// How an indexed swap-in is spread over the device, and how many layers its kernel copies.
+void Spread(const SwapInParams& params, const LaunchOptions& options, IndexedSwapInArgs* args,
+            int32_t* layers) {
+  const bool is_small = params.num_rows <= kFewRows;
+  const bool has_clusters = HasClusters();
+  args->overlaps = is_small && has_clusters;
+  if (options.cluster > 0) {
+    args->cluster_shift = std::countr_zero(static_cast<uint32_t>(options.cluster));
+  } else if (args->overlaps) {
+    args->cluster_shift = ClusterShiftFor(params.num_rows);
+  }
+  const bool copies = options.cluster > 0 || has_clusters || !is_small;
+  *layers = copies ? std::min(params.layer_count, kLayersInKernel) : 0;
+  args->sorts = !is_small;
+  args->starts_early = is_small && *layers > 0 && CanStartEarly(params);
+}
+
+// Where a call's plan lies.
+StepPlan PlanOf(const SwapInParams& params, const WorkspaceLayout& layout, uint8_t* workspace) {
+  if (params.plan.counts != nullptr) {
+    return {params.plan.slots, params.plan.hot_rows, params.plan.counts, nullptr};
+  }
+  return {reinterpret_cast<int32_t*>(workspace + layout.slots),
+          reinterpret_cast<int32_t*>(workspace + layout.hot_rows),
+          reinterpret_cast<int32_t*>(workspace + layout.counts),
+          reinterpret_cast<int32_t*>(workspace + layout.units)};
+}
+
+// A call that can use the index; `copies` is for the layers that its kernel leaves.
+cudaError_t SwapInByIndex(const SwapInParams& params, const StepPlan& plan,
+                          const TableSizes& general_sizes, int64_t shared_bytes,
+                          const CopyPlanArgs& copies, cudaStream_t stream,
+                          const LaunchOptions& options) {
+  IndexedSwapInArgs args = {};
+  int32_t layers = 0;
+  Spread(params, options, &args, &layers);
+  args.p = params;
+  args.plan = plan;
+  args.writes_plan = params.plan.counts != nullptr || params.layer_count > layers;
+  args.tables = MakeIndexedTables(params.shape.top_k, params.shape.hot_size,
+                                  params.shape.policy == EvictionPolicy::kAged);
+  args.general_sizes = general_sizes;
+  args.general_small_bytes = MakeTableBytes(general_sizes).small;
+  args.bytes_per_row = copies.bytes_per_row;
+  const auto block_size = static_cast<uint32_t>(params.shape.block_size);
+  args.block_shift = std::has_single_bit(block_size) ? std::countr_zero(block_size) : kNone;
+  const cudaError_t error =
+      IndexedSwapIn(args, params.layers, layers, options.threads, shared_bytes, stream);
+  if (error != cudaSuccess || params.layer_count == layers) return error;
+  return CopyPlan(copies, params.layers + layers, params.layer_count - layers, stream);
+}
+
 }  // namespace
 
 int64_t WorkspaceBytes(const GroupShape& shape, int32_t num_rows) {
@@ -157,15 +212,8 @@ cudaError_t SwapIn(const SwapInParams& params, void* workspace, cudaStream_t str
   const TablePlace place = PlaceTables(params.shape, params.num_rows);
   const WorkspaceLayout layout =
       MakeWorkspaceLayout(params.shape, params.num_rows, place.bytes_of_region);
-  StepPlan plan = {params.plan.slots, params.plan.hot_rows, params.plan.counts, nullptr};
-  if (plan.counts == nullptr) {
-    plan = {reinterpret_cast<int32_t*>(bytes + layout.slots),
-            reinterpret_cast<int32_t*>(bytes + layout.hot_rows),
-            reinterpret_cast<int32_t*>(bytes + layout.counts),
-            reinterpret_cast<int32_t*>(bytes + layout.units)};
-  }
   CopyPlanArgs args = {};
-  args.plan = plan;
+  args.plan = PlanOf(params, layout, bytes);
   args.num_rows = params.num_rows;  // padding rows have empty plans
   args.top_k = params.shape.top_k;
   args.slot_count = params.shape.slot_count;
@@ -175,32 +223,9 @@ cudaError_t SwapIn(const SwapInParams& params, void* workspace, cudaStream_t str
   int64_t shared_bytes = 0;
   const TableSizes general_sizes = MakeTableSizes(params.shape, 1, 0);
   if (CanUseIndex(params, general_sizes, place.shared_max, &shared_bytes)) {
-    const int32_t layers = std::min(params.layer_count, kLayersInKernel);
-    IndexedSwapInArgs indexed = {};
-    indexed.p = params;
-    indexed.plan = plan;
-    indexed.writes_plan = params.plan.counts != nullptr || params.layer_count > layers;
-    indexed.tables = MakeIndexedTables(params.shape.top_k, params.shape.hot_size,
-                                       params.shape.policy == EvictionPolicy::kAged);
-    indexed.general_sizes = general_sizes;
-    indexed.general_small_bytes = MakeTableBytes(general_sizes).small;
-    indexed.bytes_per_row = args.bytes_per_row;
-    const auto block_size = static_cast<uint32_t>(params.shape.block_size);
-    indexed.block_shift = std::has_single_bit(block_size) ? std::countr_zero(block_size) : kNone;
-    const bool is_small = params.num_rows <= kFewRows;
-    indexed.overlaps = is_small && HasClusters();
-    if (options.cluster > 0) {
-      indexed.cluster_shift = std::countr_zero(static_cast<uint32_t>(options.cluster));
-    } else if (indexed.overlaps) {
-      indexed.cluster_shift = ClusterShiftFor(params.num_rows);
-    }
-    indexed.sorts = !is_small;
-    indexed.starts_early = !indexed.sorts && layers > 0 && CanStartEarly(params);
-    error = IndexedSwapIn(indexed, params.layers, layers, options.threads, shared_bytes, stream);
-    if (error != cudaSuccess || params.layer_count == layers) return error;
-    return CopyPlan(args, params.layers + layers, params.layer_count - layers, stream);
+    return SwapInByIndex(params, args.plan, general_sizes, shared_bytes, args, stream, options);
   }
-  error = Resolve(params, plan, layout, place, bytes, options.threads, stream);
+  error = Resolve(params, args.plan, layout, place, bytes, options.threads, stream);
   if (error != cudaSuccess) return error;
   args.header = reinterpret_cast<WorkspaceHeader*>(bytes);
   args.stats = params.stats;

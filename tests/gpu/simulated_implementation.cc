@@ -81,7 +81,10 @@ Implementation SimulatedCuda(const simt::Gpu& gpu, int32_t threads) {
       [=](const SwapInParams& p) {
         start();
         void* const memory = workspace->Reserve(p.shape, p.num_rows);
-        RequireSuccess(cuda::SwapIn(p, memory, nullptr, {.threads = threads}), "SwapIn");
+        // By turns: one kernel that copies by itself, and what a device without clusters does.
+        const int32_t cluster = static_cast<int32_t>(next_gpu->seed % 2);
+        RequireSuccess(cuda::SwapIn(p, memory, nullptr, {.threads = threads, .cluster = cluster}),
+                       "SwapIn");
         workspace->Check("SwapIn");
       },
       [=](const ReplayPlanParams& p) {
