@@ -12,6 +12,7 @@
 #include "kernels/cuda/device.cuh"
 #include "kernels/cuda/launch.h"
 #include "kernels/cuda/launch_kernel.h"
+#include "kernels/cuda/plan_entry.cuh"
 #include "kernels/cuda/scan.cuh"
 #include "kernels/cuda/stats.cuh"
 
@@ -61,16 +62,8 @@ __device__ int64_t CountEntries(const CopyPlanArgs& a, int32_t row_end) {
   return total;
 }
 
-// A hot row that the plan may name, or kNone; and the slot to fill it from, kNone for zeros. The
-// plan may come from the memory of another process.
-struct Entry {
-  int32_t slot, hot_row;
-};
-__device__ Entry LoadEntry(const CopyPlanArgs& a, int64_t at) {
-  const int32_t slot = LoadRelaxed(a.plan.slots + at);
-  const int32_t hot_row = LoadRelaxed(a.plan.hot_rows + at);
-  return {slot < 0 || slot >= a.slot_count ? kNone : slot,
-          hot_row < 0 || hot_row >= a.hot_row_count ? kNone : hot_row};
+__device__ PlanEntry LoadEntry(const CopyPlanArgs& a, int64_t at) {
+  return LoadEntry(a.plan, at, a.slot_count, a.hot_row_count);
 }
 
 // The warp's share of one layer: of the entries in order, every `stride`-th from `first` on.
@@ -81,7 +74,7 @@ __device__ void CopyLayer(const CopyPlanArgs& a, const LayerView& layer, int32_t
   for (int32_t row = 0; row < row_end; row += kWarpThreads) {
     const PlanChunk chunk(a, row, row_end);
     for (; next < before + chunk.total(); next += stride) {
-      const Entry entry = LoadEntry(a, chunk.At(static_cast<int32_t>(next - before)));
+      const PlanEntry entry = LoadEntry(a, chunk.At(static_cast<int32_t>(next - before)));
       if (entry.hot_row >= 0) FillHotRow(layer, entry.slot, entry.hot_row);
     }
     before += chunk.total();
@@ -95,7 +88,7 @@ __device__ int32_t CountCopies(const CopyPlanArgs& a, int32_t row_end) {
     const int64_t start = PlanStart(row, a.top_k);
     const int32_t entries = min(LoadRelaxed(a.plan.counts + row), a.top_k);
     for (int32_t i = Lane(); i < entries; i += kWarpThreads) {
-      const Entry entry = LoadEntry(a, start + i);
+      const PlanEntry entry = LoadEntry(a, start + i);
       copies += entry.hot_row >= 0 && entry.slot >= 0;
     }
   }

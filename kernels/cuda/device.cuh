@@ -124,6 +124,28 @@ __device__ inline void WaitForCluster() {
 #endif
 }
 
+// A word of the cluster's first block, at the place where this block has `shared`.
+__device__ inline int32_t LoadFromFirstBlock(const int32_t* shared) {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+  const auto mine = static_cast<uint32_t>(__cvta_generic_to_shared(shared));
+  uint32_t its;
+  int32_t value;
+  asm volatile("mapa.shared::cluster.u32 %0, %1, 0;" : "=r"(its) : "r"(mine));
+  asm volatile("ld.shared::cluster.s32 %0, [%1];" : "=r"(value) : "r"(its) : "memory");
+  return value;
+#else
+  return *shared;
+#endif
+}
+
+// What other processors wrote before what this thread has read is seen by what it, and whoever
+// waits for it at a barrier, reads from now on.
+__device__ inline void AcquireFromSystem() {
+#if defined(__CUDA_ARCH__)
+  asm volatile("fence.acq_rel.sys;" ::: "memory");
+#endif
+}
+
 // Kernels of one stream may overlap at their ends: the next one's blocks may start once all of
 // this one's have said so, and wait for its end before they read what it wrote.
 __device__ inline void LetNextKernelStart() {

@@ -24,6 +24,33 @@ KVTIER_RESOLVER __device__ inline void KVTIER_RESOLVER_OF::ListMissing(int32_t m
   }
 }
 
+// At the barrier of the cluster, if this block has arrived there and not waited yet. All threads.
+KVTIER_RESOLVER __device__ inline void KVTIER_RESOLVER_OF::WaitForOthers() {
+  if (must_wait_) WaitForCluster();
+  must_wait_ = false;
+}
+
+// What one block finds not to be backed is copied by none, and the other way round: a row may be
+// backed up between the looks of two. The first block looks, the others take over its slots.
+KVTIER_RESOLVER __device__ inline void KVTIER_RESOLVER_OF::AgreeOnSources() {
+  if (blocks_ == 1) {
+    FindSources();
+    return;
+  }
+  WaitForOthers();
+  if (writes_) FindSources();
+  ArriveAtCluster();
+  WaitForCluster();
+  if (!writes_) {
+    AcquireFromSystem();
+    int32_t* const slot = Shared<int32_t>(t_.slot);
+    for (int32_t q = Thread(); q < missing_; q += threads()) slot[q] = LoadFromFirstBlock(slot + q);
+  }
+  // The first block stays until all have.
+  ArriveAtCluster();
+  must_wait_ = true;
+}
+
 KVTIER_RESOLVER __device__ inline bool KVTIER_RESOLVER_OF::FindMissing() {
   if constexpr (kBulk) {
     WaitForBulkCopies(Shared<uint64_t>(t_.barrier));
@@ -36,7 +63,6 @@ KVTIER_RESOLVER __device__ inline bool KVTIER_RESOLVER_OF::FindMissing() {
   if (builds_ && !BuildIndex()) return false;
 
   const int32_t missing_of_warp = FindAll();
-  if (newest_ >= 0 && Thread() == 0) words()[kDropped] = 1 + index().Find(newest_);
   if (Lane() == 0) {
     Shared<uint32_t>(t_.warp_sums)[Warp()] = static_cast<uint32_t>(missing_of_warp);
   }
@@ -62,7 +88,13 @@ KVTIER_RESOLVER __device__ inline bool KVTIER_RESOLVER_OF::FindMissing() {
   }
   constexpr uint32_t kSoundSum = kExact ? MixOfAll(kHotSize) : 0;
   const bool in_range = __syncthreads_and(largest < static_cast<uint32_t>(hot_size())) != 0;
-  return in_range && static_cast<uint32_t>(words()[kOrderSum]) == kSoundSum;
+  const uint32_t hits_of_lane = Lane() < warps() ? Shared<uint32_t>(t_.warp_hits)[Lane()] : 0;
+  hits_ = static_cast<int32_t>(__reduce_add_sync(kAllLanes, hits_of_lane));
+  older_.hits =
+      static_cast<int32_t>(__reduce_add_sync(kAllLanes, Lane() < Warp() ? hits_of_lane : 0));
+  // The last one holds for every permutation; whatever the order is, moves stay inside it.
+  return in_range && static_cast<uint32_t>(words()[kOrderSum]) == kSoundSum &&
+         hits_ + missing_ <= hot_size();
 }
 
 // Enters missing position q into the table of slots. True if another one has its slot.
@@ -92,7 +124,7 @@ KVTIER_RESOLVER __device__ inline int32_t KVTIER_RESOLVER_OF::NoteMissing() {
     const int32_t slot = Shared<int32_t>(t_.slot)[q];
     const bool is_tracked = p_.tracking.backed_generation != nullptr;
     if (is_tracked || slot >= p_.shape.slot_count) flags |= kDoubted;
-    if (!is_tracked || slot >= p_.shape.slot_count) continue;
+    if (!is_tracked || !writes_ || slot >= p_.shape.slot_count) continue;
     CopyAsync<4>(Shared<int32_t>(t_.backed) + q, p_.tracking.backed_generation + slot);
     CopyAsync<4>(Shared<int32_t>(t_.current) + q,
                  p_.tracking.block_generation + slot / p_.shape.block_size);
@@ -128,12 +160,13 @@ KVTIER_RESOLVER __device__ inline void KVTIER_RESOLVER_OF::NumberFirsts() {
 // the generations.
 KVTIER_RESOLVER __device__ inline void KVTIER_RESOLVER_OF::FindSources() {
   WaitForCopies();
+  // Whoever published a generation wrote the bytes before.
+  AcquireFromSystem();
   for (int32_t q = Thread(); q < missing_; q += threads()) {
     int32_t* const slot = Shared<int32_t>(t_.slot) + q;
     Counter refusal;
     if (*slot >= p_.shape.slot_count) {
       refusal = Counter::kUnsourced;
-      // Whoever published a generation wrote the bytes before; they are read after these loads.
     } else if (p_.tracking.backed_generation != nullptr &&
                Shared<int32_t>(t_.backed)[q] != Shared<int32_t>(t_.current)[q]) {
       refusal = Counter::kUnbackedReads;
@@ -147,10 +180,6 @@ KVTIER_RESOLVER __device__ inline void KVTIER_RESOLVER_OF::FindSources() {
 }
 
 KVTIER_RESOLVER __device__ inline void KVTIER_RESOLVER_OF::Resolve() {
-  const uint32_t hits_of_lane = Lane() < warps() ? Shared<uint32_t>(t_.warp_hits)[Lane()] : 0;
-  hits_ = static_cast<int32_t>(__reduce_add_sync(kAllLanes, hits_of_lane));
-  older_.hits =
-      static_cast<int32_t>(__reduce_add_sync(kAllLanes, Lane() < Warp() ? hits_of_lane : 0));
   if (missing_ == 0) return;
   const int32_t flags_of_warp =
       static_cast<int32_t>(__reduce_or_sync(kAllLanes, static_cast<uint32_t>(NoteMissing())));
@@ -161,12 +190,12 @@ KVTIER_RESOLVER __device__ inline void KVTIER_RESOLVER_OF::Resolve() {
   repeats_ = (flags & kRepeats) != 0;
   if (repeats_) NumberFirsts();
   if constexpr (kAged) {
-    if (writes_) WaitForCluster();
+    WaitForOthers();
     AgeScores();
     ChooseVictims();
     ListVictims();
   }
-  if ((flags & kDoubted) != 0) FindSources();
+  if ((flags & kDoubted) != 0) AgreeOnSources();
   if (kAged || flags != 0) __syncthreads();
 }
 

@@ -8,11 +8,12 @@ namespace kvtier::cuda {
 
 // The newest row is being rewritten, so a copy of what was there before is stale.
 KVTIER_RESOLVER __device__ inline void KVTIER_RESOLVER_OF::DropNewest() {
-  const int32_t dropped = words()[kDropped];
-  if (dropped == 0) return;
-  if (Thread() == 0) {
-    Shared<int32_t>(t_.owner)[dropped - 1] = kNone;
-    StoreRelaxed(p_.state.owner + int64_t{region_} * hot_size() + dropped - 1, kNone);
+  if (newest_ < 0) return;
+  auto* const owner = Shared<int32_t>(t_.owner);
+  for (int32_t h = Thread(); h < hot_size(); h += threads()) {
+    if (owner[h] != newest_) continue;
+    owner[h] = kNone;
+    StoreRelaxed(p_.state.owner + int64_t{region_} * hot_size() + h, kNone);
   }
   __syncthreads();
 }
@@ -26,9 +27,8 @@ KVTIER_RESOLVER __device__ inline void KVTIER_RESOLVER_OF::PlaceMisses() {
     bool evicts = false;
     if (m < misses_) {
       const int32_t hot_slot = Shared<uint16_t>(t_.victim)[m], from = source(m);
-      evicts = Shared<int32_t>(t_.owner)[hot_slot] >= 0;
       Shared<int32_t>(t_.owner)[hot_slot] = from;
-      StoreRelaxed(owner + hot_slot, from);
+      evicts = atomicExch(owner + hot_slot, from) >= 0;
       if constexpr (kAged) {
         StoreRelaxed(p_.state.score + int64_t{region_} * hot_size() + hot_slot,
                      from < 0 ? kNoScore : kMissScore);
@@ -50,7 +50,7 @@ KVTIER_RESOLVER __device__ inline void KVTIER_RESOLVER_OF::PlaceMisses() {
 }
 
 KVTIER_RESOLVER __device__ inline void KVTIER_RESOLVER_OF::Place() {
-  if (!kAged || missing_ == 0) WaitForCluster();
+  WaitForOthers();
   if constexpr (kAged) {
     if (missing_ == 0) AgeScores();
   }
@@ -108,11 +108,11 @@ KVTIER_RESOLVER __device__ inline int64_t KVTIER_RESOLVER_OF::Count() const {
   return value;
 }
 
-// A counting sort by the upper bits of the slot. Within a bucket the order is whatever it is: it
-// decides when a row is copied, not where to.
+// A counting sort by the upper bits of the slot. Within a bucket the order is whatever it is, so it
+// serves one block alone.
 KVTIER_RESOLVER __device__ inline void KVTIER_RESOLVER_OF::SortByAddress() {
-  constexpr int32_t kBuckets = 512;
-  auto* const starts = Shared<int32_t>(t_.index);  // what was there is of no use any more
+  constexpr int32_t kBuckets = kAddressBuckets;
+  auto* const starts = Shared<int32_t>(t_.starts);
   const int32_t shift = max(23 - __clz(max(p_.shape.slot_count - 1, 1)), 0);
   const auto bucket_of = [&](int32_t m) { return min(max(source(m), 0) >> shift, kBuckets - 1); };
   __syncthreads();
@@ -134,7 +134,7 @@ KVTIER_RESOLVER __device__ inline void KVTIER_RESOLVER_OF::SortByAddress() {
   }
   __syncthreads();
   for (int32_t m = Thread(); m < misses_; m += threads()) {
-    Shared<uint16_t>(t_.position)[atomicAdd(starts + bucket_of(m), 1)] = static_cast<uint16_t>(m);
+    Shared<uint16_t>(t_.address)[atomicAdd(starts + bucket_of(m), 1)] = static_cast<uint16_t>(m);
   }
   __syncthreads();
 }

@@ -5,7 +5,10 @@
 // request, an index (region_index.cuh), everything in shared memory. It reads the region's state as
 // an image, and changes nothing before it knows that the order is sound: else it leaves the step to
 // Resolver. All blocks of a row's cluster do the same work on images of their own, so that each
-// knows every copy without asking; the first of them writes.
+// knows every copy without asking; the first of them writes, and alone decides what may change
+// meanwhile: which rows are backed. (Blocks that are invalidated beside a step are not asked for in
+// it: kernels/README.md. Else its blocks might differ in what they copy, and the request would have
+// rows of wrong bytes, but no other.)
 //
 // Phases (a barrier behind each; 4 only if something is missing):
 //   1. Load    images of owners, index and order; slots of the positions meanwhile
@@ -44,11 +47,12 @@ class IndexedResolver {
   // block_shift: log2 of the block size, or kNone if it has none.
   __device__ IndexedResolver(const SwapInParams& p, const StepPlan& plan, bool writes_plan,
                              int32_t block_shift, const IndexedTables& tables, int32_t row,
-                             bool writes)
+                             int32_t blocks, bool writes)
       : p_(p),
         plan_(plan),
         t_(tables),
         block_shift_(block_shift),
+        blocks_(blocks),
         writes_plan_(writes_plan),
         writes_(writes),
         row_(row),
@@ -68,6 +72,8 @@ class IndexedResolver {
   __device__ void Resolve();
   // Phase 5, by the block that writes.
   __device__ void Place();
+  // Last of all, by all blocks.
+  __device__ void Leave() { WaitForOthers(); }
 
   // After FindMissing(): what the m-th miss asks for if no two missing positions ask for the same;
   // Resolve() says whether they do, and whether the host pool has it.
@@ -83,7 +89,7 @@ class IndexedResolver {
   // Puts the misses into the order of their host rows, roughly: address(i) is the miss that is
   // i-th. All threads, once everything is placed: other tables make room.
   __device__ void SortByAddress();
-  __device__ int32_t address(int32_t i) const { return Shared<uint16_t>(t_.position)[i]; }
+  __device__ int32_t address(int32_t i) const { return Shared<uint16_t>(t_.address)[i]; }
 
   // What was counted, lane c counter c, once everything is placed. All lanes of a warp of the block
   // that writes.
@@ -92,12 +98,11 @@ class IndexedResolver {
  private:
   // In `words`: [0] is the caller's.
   static constexpr int32_t kOrderSum = 1;
-  static constexpr int32_t kDropped = 2;  // 1 + hot slot that owned the newest slot
-  static constexpr int32_t kTally = 3;    // newest positions in the upper half, invalid ones below
-  static constexpr int32_t kFlags = 4;    // of missing positions: the two below
+  static constexpr int32_t kTally = 2;    // newest positions in the upper half, invalid ones below
+  static constexpr int32_t kFlags = 3;    // of missing positions: the two below
   static constexpr int32_t kRepeats = 1;  // two have one slot
   static constexpr int32_t kDoubted = 2;  // one has no source, or it must be looked up
-  static constexpr int32_t kWordsUsed = 5;
+  static constexpr int32_t kWordsUsed = 4;
   static constexpr int32_t kFree = kNone;  // in table
   // Words of 32 that a warp takes at a time, a lane one element of each: their loads are in flight
   // together.
@@ -170,6 +175,8 @@ class IndexedResolver {
   __device__ bool EnterMissing(int32_t q);
   __device__ void NumberFirsts();
   __device__ void FindSources();
+  __device__ void AgreeOnSources();
+  __device__ void WaitForOthers();
   // Where an entry of the order goes; `draw` is its rank among the victims, kNone if it is none.
   struct Move {
     int32_t to, draw;
@@ -206,6 +213,7 @@ class IndexedResolver {
   const StepPlan& plan_;
   const IndexedTables& t_;
   const int32_t block_shift_;
+  const int32_t blocks_;  // of the row
   const bool writes_plan_, writes_;
   const int32_t row_;
   const int32_t* const topk_;
@@ -213,6 +221,7 @@ class IndexedResolver {
   int32_t region_ = 0, base_ = 0;
   int32_t hits_ = 0, missing_ = 0, misses_ = 0;
   int32_t newest_ = kNone;
+  bool must_wait_ = true;    // at the barrier of the cluster where this block arrived last
   bool builds_ = false;      // the index is made anew in this step
   bool repeats_ = false;     // two missing positions have one slot
   Older older_ = {0, 0, 0};  // than the warp's part of the order

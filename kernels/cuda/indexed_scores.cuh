@@ -1,12 +1,12 @@
-// The scores of hot slots in IndexedResolver's phase 5, where a cache evicts by them (eviction.h):
+// The scores of hot slots in IndexedResolver, where a cache evicts by them (eviction.h). If
+// something is missing, before the victims of phase 4 are listed:
 //
-//   5a. Age     every score ages, those of hits rise; how many evictables have each score
-//   5b. Limit   all evictables below one score are drawn, and the oldest of those that have it
-//   5c. Count   both kinds in each warp's part of the order
+//   4a. Age     every score ages, those of hits rise; how many evictables have each score
+//   4b. Limit   all evictables below one score are drawn, and the oldest of those that have it
+//   4c. Count   both kinds in each warp's part of the order
 //
 // Then a warp knows of each of its evictables whether it is drawn, and how many older ones are.
-// Only scores of one step are aged if nothing is missing: that costs one pass over a byte a hot
-// slot.
+// Else scores age in phase 5, in one pass over a byte a hot slot.
 #pragma once
 
 #include "kernels/cuda/indexed_resolver.cuh"
@@ -27,10 +27,10 @@ KVTIER_RESOLVER __device__ inline void KVTIER_RESOLVER_OF::AgeScores() {
   auto* const score = Shared<uint8_t>(t_.score);
   const auto* const is_hit = Shared<uint8_t>(t_.is_hit);
   uint8_t* const out = p_.state.score + int64_t{region_} * hot_size();
-  const int32_t dropped = words()[kDropped] - 1;
+  const auto* const owner = Shared<int32_t>(t_.owner);
   for (int32_t h = Thread(); h < hot_size(); h += threads()) {
     uint8_t aged = AgedScore(score[h]);
-    if (h == dropped) aged = kNoScore;
+    if (newest_ >= 0 && owner[h] == newest_) aged = kNoScore;  // it is dropped
     if (is_hit[h] != 0) {
       aged = HitScore(aged);
     } else if (misses_ > 0) {

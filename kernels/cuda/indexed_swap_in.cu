@@ -11,6 +11,7 @@
 #include "kernels/cuda/indexed_swap_in.h"
 #include "kernels/cuda/launch_kernel.h"
 #include "kernels/cuda/mask_row.cuh"
+#include "kernels/cuda/plan_entry.cuh"
 #include "kernels/cuda/resolver.cuh"
 
 namespace kvtier::cuda {
@@ -71,12 +72,14 @@ __device__ __noinline__ void ResolveGenerally(const IndexedSwapInArgs& a,
   const int32_t count = Thread() < kCounterCount ? tables.counts[Thread()] : 0;
   __syncthreads();
   if (Thread() < kCounterCount) counts[Thread()] = count;
+  // The plan may lie where other processes write.
   const int64_t start = PlanStart(a.plan.units == nullptr ? row : region, a.p.shape.top_k);
-  const int32_t entries = LoadRelaxed(a.plan.counts + row);
+  const int32_t entries = min(max(LoadRelaxed(a.plan.counts + row), 0), a.p.shape.top_k);
   for (int32_t l = 0; l < list.count; ++l) {
     for (int32_t m = Warp(); m < entries; m += WarpCount()) {
-      const int32_t hot_row = LoadRelaxed(a.plan.hot_rows + start + m);
-      if (hot_row >= 0) FillHotRow(list.layers[l], LoadRelaxed(a.plan.slots + start + m), hot_row);
+      const PlanEntry entry = LoadEntry(a.plan, start + m, a.p.shape.slot_count,
+                                        a.p.shape.region_count * a.p.shape.region_stride);
+      if (entry.hot_row >= 0) FillHotRow(list.layers[l], entry.slot, entry.hot_row);
     }
   }
   __syncthreads();
@@ -145,11 +148,11 @@ __global__ void __launch_bounds__(kBlockThreadsMax)
   const int32_t row = block >> a.cluster_shift;
   const int32_t rank = block & ((1 << a.cluster_shift) - 1);
   const bool writes = rank == 0;
-  IndexedResolver<kTopK, kHotSize, kThreads, kAged> resolver(a.p, a.plan, a.writes_plan,
-                                                             a.block_shift, tables, row, writes);
+  IndexedResolver<kTopK, kHotSize, kThreads, kAged> resolver(
+      a.p, a.plan, a.writes_plan, a.block_shift, tables, row, 1 << a.cluster_shift, writes);
   resolver.Clear();
-  LetNextKernelStart();
   WaitForPreviousKernel();
+  LetNextKernelStart();
   resolver.ReadPositions();
   const Role role = FindRole(a.p, row, Shared<int32_t>(tables.words));
   if (role.region == kNone || role.is_rejected) {
@@ -158,7 +161,7 @@ __global__ void __launch_bounds__(kBlockThreadsMax)
   }
   resolver.ReadState(role.region);
   if (!resolver.FindMissing()) {
-    WaitForCluster();
+    resolver.Leave();
     if (!writes) return;
     auto* const counts = Shared<int32_t>(tables.counts);
     ResolveGenerally(a, list, row, role.region, counts);
@@ -176,7 +179,7 @@ __global__ void __launch_bounds__(kBlockThreadsMax)
       AddToStats(a.p.stats, CountOfStep(a, resolver.Count(), role.opens_call));
     }
   }
-  if (!writes) WaitForCluster();
+  resolver.Leave();
 }
 
 bool IsAligned(const void* pointer) { return reinterpret_cast<uintptr_t>(pointer) % 16 == 0; }
@@ -196,6 +199,17 @@ bool CanUseIndex(const SwapInParams& params, const TableSizes& general_sizes, in
       std::max<int64_t>(MakeIndexedTables(shape.top_k, shape.hot_size, has_scores).total,
                         general.small + general.large);
   return *shared_bytes <= shared_max;
+}
+
+bool IsBuiltForClusters() {
+  static const bool is_built = [] {
+    const auto kernel = IndexedSwapInKernel<kLayersInKernel, 0, 0, 0, false>;
+    cudaFuncAttributes attributes = {};
+    const cudaError_t error =
+        cudaFuncGetAttributes(&attributes, reinterpret_cast<const void*>(kernel));
+    return error == cudaSuccess && attributes.ptxVersion >= 90;
+  }();
+  return is_built;
 }
 
 cudaError_t IndexedSwapIn(const IndexedSwapInArgs& args, const LayerView* layers,

@@ -37,6 +37,10 @@ struct IndexedSwapInArgs {
 bool CanUseIndex(const SwapInParams& params, const TableSizes& general_sizes, int32_t shared_max,
                  int64_t* shared_bytes);
 
+// Whether the kernel that runs on the current device, one with clusters, knows of them:
+// intermediate code for an older one does not.
+bool IsBuiltForClusters();
+
 // Enqueues the step with the copies of `layer_count` <= kLayersInKernel layers.
 cudaError_t IndexedSwapIn(const IndexedSwapInArgs& args, const LayerView* layers,
                           int32_t layer_count, int32_t threads, int64_t shared_bytes,

@@ -14,6 +14,9 @@ namespace kvtier::cuda {
 
 // Lengths, and byte offsets into the block's shared memory, all multiples of 16. "Missing" is a
 // position that the index does not know.
+// Of the counting sort of a step's copies.
+inline constexpr int32_t kAddressBuckets = 512;
+
 struct IndexedTables {
   int32_t top_k, hot_size;
   int32_t index_length;   // words
@@ -51,6 +54,10 @@ struct IndexedTables {
 
   // Of misses, in order of first appearance.
   int32_t victim;  // uint16 [top_k] the hot slot it draws
+
+  // Where copies are sorted.
+  int32_t starts;   // int32 [kAddressBuckets]
+  int32_t address;  // uint16 [top_k] of misses, in the order of their addresses
 
   int32_t warp_sums;  // uint32 [32] missing positions of each warp
   int32_t warp_hits;  // uint32 [32] hits in its part of the order
@@ -95,6 +102,8 @@ __host__ __device__ constexpr IndexedTables MakeIndexedTables(int32_t top_k, int
   t.miss = cut(2 * top_k);
   t.origin = cut(2 * top_k);
   t.victim = cut(2 * top_k);
+  t.starts = cut(4 * kAddressBuckets);
+  t.address = t.first;  // nobody needs that any more
   t.warp_sums = cut(4 * kWarpThreads);
   t.warp_hits = cut(4 * kWarpThreads);
   t.counts = cut(4 * kCounterCount);

@@ -143,7 +143,8 @@ bool CanStartEarly(const SwapInParams& p) {
 
 bool HasClusters() {
   int32_t major = 0;
-  return DeviceAttribute(cudaDevAttrComputeCapabilityMajor, &major) == cudaSuccess && major >= 9;
+  return DeviceAttribute(cudaDevAttrComputeCapabilityMajor, &major) == cudaSuccess && major >= 9 &&
+         IsBuiltForClusters();
 }
 
 // How an indexed swap-in is spread over the device, and how many layers its kernel copies.
@@ -159,8 +160,8 @@ void Spread(const SwapInParams& params, const LaunchOptions& options, IndexedSwa
   }
   const bool copies = options.cluster > 0 || has_clusters || !is_small;
   *layers = copies ? std::min(params.layer_count, kLayersInKernel) : 0;
-  args->sorts = !is_small;
-  args->starts_early = is_small && *layers > 0 && CanStartEarly(params);
+  args->sorts = !is_small && args->cluster_shift == 0;
+  args->starts_early = !args->sorts && *layers > 0 && CanStartEarly(params);
 }
 
 // Where a call's plan lies.
@@ -208,6 +209,7 @@ cudaError_t SwapIn(const SwapInParams& params, void* workspace, cudaStream_t str
                    const LaunchOptions& options) {
   cudaError_t error = CheckSwapIn(params, workspace, options);
   if (error != cudaSuccess || params.num_rows == 0) return error;
+  if (options.cluster > 1 && !HasClusters()) return cudaErrorInvalidValue;
   auto* const bytes = static_cast<uint8_t*>(workspace);
   const TablePlace place = PlaceTables(params.shape, params.num_rows);
   const WorkspaceLayout layout =

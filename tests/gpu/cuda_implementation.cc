@@ -124,7 +124,9 @@ class Runner {
 
  private:
   cuda::LaunchOptions Launch() const {
-    return {.threads = options_.threads, .copying_blocks = options_.copying_blocks};
+    return {.threads = options_.threads,
+            .copying_blocks = options_.copying_blocks,
+            .cluster = options_.cluster};
   }
 
   static cudaStream_t MakeStream() {
@@ -294,6 +296,7 @@ std::vector<Implementation> CudaImplementations() {
   return {Cuda({.name = "CudaEager"}), Cuda({.name = "CudaGraph",
                                              .threads = 96,
                                              .copying_blocks = 3,
+                                             .cluster = 2,
                                              .graph = true,
                                              .generations_in_host_memory = true})};
 }

@@ -13,6 +13,7 @@ struct CudaOptions {
   std::string name;
   int32_t threads = 1024;  // of a resolving block
   int32_t copying_blocks = 0;
+  int32_t cluster = 0;  // blocks that share a row
   // Calls are captured once and replayed with what the arrays hold at each replay.
   bool graph = false;
   // Generations lie in pinned host memory, where a daemon writes them, not on the device.

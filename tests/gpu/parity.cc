@@ -239,6 +239,9 @@ std::vector<ParityCase> SmallParityCases() {
        false,
        true},
       {"many_regions", {Shape(4, 9, 9, 1, 2, 144, 9), {plain, plain, split}, 11, true}, 60, 96},
+      // Enough rows for copies in the order of addresses.
+      {"many_small_requests", {Shape(8, 16, 40, 1, 4, 640, 6), {plain}, 44, true, true}, 60, 64},
+      {"many_tiny_requests", {Shape(4, 8, 36, 1, 4, 288, 6), {split}, 36, true}, 60, 96},
       {"more_rows_than_regions", {Shape(4, 9, 2, 2, 2, 64, 9), {plain}, 40, true}, 60, 32},
       {"two_rows", {Shape(8, 16, 2, 2, 8, 96, 7), {plain}, 4, true, true}, 120, 96},
       {"three_rows", {Shape(11, 37, 2, 3, 4, 128, 18), {split, padded}, 7, false, true}, 120, 32},

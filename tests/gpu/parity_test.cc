@@ -24,6 +24,7 @@ std::string PlayOnGpu(const ParityCase& c, bool graph) {
   const Implementation cuda = Cuda({.name = graph ? "CudaGraph" : "CudaEager",
                                     .threads = c.threads,
                                     .copying_blocks = graph ? 3 : 0,
+                                    .cluster = graph ? 4 : 0,
                                     .graph = graph,
                                     .generations_in_host_memory = graph});
   return PlayParity(c, Seed() + (graph ? 1 : 0), FromEnvironment("KVTIER_PARITY_STEPS", c.steps),
