@@ -151,8 +151,8 @@ __global__ void __launch_bounds__(kBlockThreadsMax)
   IndexedResolver<kTopK, kHotSize, kThreads, kAged> resolver(
       a.p, a.plan, a.writes_plan, a.block_shift, tables, row, 1 << a.cluster_shift, writes);
   resolver.Clear();
-  WaitForPreviousKernel();
   LetNextKernelStart();
+  WaitForPreviousKernel();
   resolver.ReadPositions();
   const Role role = FindRole(a.p, row, Shared<int32_t>(tables.words));
   if (role.region == kNone || role.is_rejected) {
