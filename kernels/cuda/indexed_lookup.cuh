@@ -10,10 +10,6 @@ KVTIER_RESOLVER __device__ inline void KVTIER_RESOLVER_OF::Clear() {
   for (int32_t i = Thread(); i < Divide(hot_size(), 16); i += threads()) {
     Shared<uint4>(t_.is_hit)[i] = zeros;
   }
-  const uint4 ones = make_uint4(~0u, ~0u, ~0u, ~0u);  // kFree
-  for (int32_t i = Thread(); i < t_.table_entries / 4; i += threads()) {
-    Shared<uint4>(t_.table)[i] = ones;
-  }
   if constexpr (kAged) ClearScores();
   if (Warp() != 0) return;
   if (Lane() >= 1 && Lane() < kWordsUsed) words()[Lane()] = 0;
@@ -116,10 +112,12 @@ KVTIER_RESOLVER __device__ inline bool KVTIER_RESOLVER_OF::BuildIndex() {
   index().Clear();
   __syncthreads();
   bool complete = true;
+#pragma unroll 1
   for (int32_t h = Thread(); h < hot_size(); h += threads()) {
     if (owner[h] >= 0) complete &= index().Insert(h, owner[h], nullptr);
   }
   __syncthreads();
+#pragma unroll 1
   for (int32_t h = Thread(); h < hot_size(); h += threads()) {
     if (owner[h] >= 0) complete &= index().Find(owner[h]) == h;
   }

@@ -44,6 +44,7 @@ KVTIER_RESOLVER __device__ inline void KVTIER_RESOLVER_OF::AgreeOnSources() {
   if (!writes_) {
     AcquireFromSystem();
     int32_t* const slot = Shared<int32_t>(t_.slot);
+#pragma unroll 1
     for (int32_t q = Thread(); q < missing_; q += threads()) slot[q] = LoadFromFirstBlock(slot + q);
   }
   // The first block stays until all have.
@@ -74,6 +75,7 @@ KVTIER_RESOLVER __device__ inline bool KVTIER_RESOLVER_OF::FindMissing() {
   if (missing_ > 0) {
     const uint32_t before = __reduce_add_sync(kAllLanes, Lane() < Warp() ? missing_of_lane : 0);
     ListMissing(static_cast<int32_t>(before));
+    ClearTable();
   }
   uint32_t largest = 0, order_sum = 0, hits = 0;
   for (int32_t w = first_order_word(); w < end_order_word(); w += kOrderWords) {
@@ -95,6 +97,13 @@ KVTIER_RESOLVER __device__ inline bool KVTIER_RESOLVER_OF::FindMissing() {
   // The last one holds for every permutation; whatever the order is, moves stay inside it.
   return in_range && static_cast<uint32_t>(words()[kOrderSum]) == kSoundSum &&
          hits_ + missing_ <= hot_size();
+}
+
+KVTIER_RESOLVER __device__ inline void KVTIER_RESOLVER_OF::ClearTable() {
+  const uint4 ones = make_uint4(~0u, ~0u, ~0u, ~0u);  // kFree
+  for (int32_t i = Thread(); i < t_.table_entries / 4; i += threads()) {
+    Shared<uint4>(t_.table)[i] = ones;
+  }
 }
 
 // Enters missing position q into the table of slots. True if another one has its slot.
@@ -119,6 +128,7 @@ KVTIER_RESOLVER __device__ inline bool KVTIER_RESOLVER_OF::EnterMissing(int32_t 
 // thread has found reason for.
 KVTIER_RESOLVER __device__ inline int32_t KVTIER_RESOLVER_OF::NoteMissing() {
   int32_t flags = 0;
+#pragma unroll 1
   for (int32_t q = Thread(); q < missing_; q += threads()) {
     if (EnterMissing(q)) flags |= kRepeats;
     const int32_t slot = Shared<int32_t>(t_.slot)[q];
@@ -136,6 +146,7 @@ KVTIER_RESOLVER __device__ inline int32_t KVTIER_RESOLVER_OF::NoteMissing() {
 KVTIER_RESOLVER __device__ inline void KVTIER_RESOLVER_OF::NumberFirsts() {
   auto* const first = Shared<uint16_t>(t_.first);
   auto* const firsts = Shared<uint32_t>(t_.firsts);
+#pragma unroll 1
   for (int32_t start = Warp() * kWarpThreads; start < missing_; start += threads()) {
     const int32_t q = start + Lane();
     if (q < missing_) {
@@ -145,14 +156,17 @@ KVTIER_RESOLVER __device__ inline void KVTIER_RESOLVER_OF::NumberFirsts() {
     if (Lane() == 0) firsts[start / kWarpThreads] = lanes;
   }
   __syncthreads();
+#pragma unroll 1
   for (int32_t q = Thread(); q < missing_; q += threads()) {
     if (first[q] != q) continue;
     int32_t m = __popc(firsts[q / kWarpThreads] & ((1u << q % kWarpThreads) - 1));
+#pragma unroll 1
     for (int32_t w = 0; w < q / kWarpThreads; ++w) m += __popc(firsts[w]);
     Shared<uint16_t>(t_.miss)[q] = static_cast<uint16_t>(m);
     Shared<uint16_t>(t_.origin)[m] = static_cast<uint16_t>(q);
   }
   misses_ = 0;
+#pragma unroll 1
   for (int32_t w = 0; w < Divide(missing_, kWarpThreads); ++w) misses_ += __popc(firsts[w]);
 }
 
@@ -162,6 +176,7 @@ KVTIER_RESOLVER __device__ inline void KVTIER_RESOLVER_OF::FindSources() {
   WaitForCopies();
   // Whoever published a generation wrote the bytes before.
   AcquireFromSystem();
+#pragma unroll 1
   for (int32_t q = Thread(); q < missing_; q += threads()) {
     int32_t* const slot = Shared<int32_t>(t_.slot) + q;
     Counter refusal;

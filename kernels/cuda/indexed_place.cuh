@@ -10,6 +10,7 @@ namespace kvtier::cuda {
 KVTIER_RESOLVER __device__ inline void KVTIER_RESOLVER_OF::DropNewest() {
   if (newest_ < 0) return;
   auto* const owner = Shared<int32_t>(t_.owner);
+#pragma unroll 1
   for (int32_t h = Thread(); h < hot_size(); h += threads()) {
     if (owner[h] != newest_) continue;
     owner[h] = kNone;
@@ -22,6 +23,7 @@ KVTIER_RESOLVER __device__ inline void KVTIER_RESOLVER_OF::PlaceMisses() {
   int32_t* const owner = p_.state.owner + int64_t{region_} * hot_size();
   const int64_t plan_start = PlanStart(plan_.units == nullptr ? row_ : region_, top_k());
   BlockCounts counts(Shared<int32_t>(t_.counts));
+#pragma unroll 1
   for (int32_t start = 0; start < misses_; start += threads()) {
     const int32_t m = start + Thread();
     bool evicts = false;
@@ -44,6 +46,7 @@ KVTIER_RESOLVER __device__ inline void KVTIER_RESOLVER_OF::PlaceMisses() {
     }
     counts.CountLanes(Counter::kEvictions, evicts);
   }
+#pragma unroll 1
   for (int32_t q = Thread(); q < missing_; q += threads()) {
     hot_indices_[Shared<uint16_t>(t_.position)[q]] = hot_row(MissOf(q));
   }
@@ -61,6 +64,7 @@ KVTIER_RESOLVER __device__ inline void KVTIER_RESOLVER_OF::Place() {
   if (misses_ > 0) {
     PlaceMisses();
     __syncthreads();
+#pragma unroll 1
     for (int32_t m = Thread(); m < misses_; m += threads()) {
       const int32_t from = source(m);
       if (from < 0) continue;
@@ -70,6 +74,7 @@ KVTIER_RESOLVER __device__ inline void KVTIER_RESOLVER_OF::Place() {
   if (misses_ > 0 || builds_) {
     complete = __syncthreads_and(complete) != 0;
     if (builds_) {
+#pragma unroll 1
       for (int32_t i = Thread() + kIndexHeaderWords; i < t_.index_length; i += threads()) {
         copy[i] = Shared<uint16_t>(t_.index)[i];
       }
@@ -116,16 +121,20 @@ KVTIER_RESOLVER __device__ inline void KVTIER_RESOLVER_OF::SortByAddress() {
   const int32_t shift = max(23 - __clz(max(p_.shape.slot_count - 1, 1)), 0);
   const auto bucket_of = [&](int32_t m) { return min(max(source(m), 0) >> shift, kBuckets - 1); };
   __syncthreads();
+#pragma unroll 1
   for (int32_t b = Thread(); b < kBuckets; b += threads()) starts[b] = 0;
   __syncthreads();
+#pragma unroll 1
   for (int32_t m = Thread(); m < misses_; m += threads()) atomicAdd(starts + bucket_of(m), 1);
   __syncthreads();
   // One warp adds up: a lane has kBuckets / 32 neighbours.
   if (Warp() == 0) {
     constexpr int32_t kOfLane = kBuckets / kWarpThreads;
     int32_t sum = 0;
+#pragma unroll 1
     for (int32_t k = 0; k < kOfLane; ++k) sum += starts[Lane() * kOfLane + k];
     int32_t before = InclusiveWarpSum(sum) - sum;
+#pragma unroll 1
     for (int32_t k = 0; k < kOfLane; ++k) {
       const int32_t count = starts[Lane() * kOfLane + k];
       starts[Lane() * kOfLane + k] = before;
@@ -133,6 +142,7 @@ KVTIER_RESOLVER __device__ inline void KVTIER_RESOLVER_OF::SortByAddress() {
     }
   }
   __syncthreads();
+#pragma unroll 1
   for (int32_t m = Thread(); m < misses_; m += threads()) {
     Shared<uint16_t>(t_.address)[atomicAdd(starts + bucket_of(m), 1)] = static_cast<uint16_t>(m);
   }

@@ -171,6 +171,7 @@ class IndexedResolver {
   __device__ void CheckOrder(int32_t first, const OrderPart& part, uint32_t* largest,
                              uint32_t* sum) const;
   __device__ void ListMissing(int32_t missing_before);
+  __device__ void ClearTable();
   __device__ int32_t NoteMissing();
   __device__ bool EnterMissing(int32_t q);
   __device__ void NumberFirsts();

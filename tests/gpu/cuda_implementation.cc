@@ -126,7 +126,15 @@ class Runner {
   cuda::LaunchOptions Launch() const {
     return {.threads = options_.threads,
             .copying_blocks = options_.copying_blocks,
-            .cluster = options_.cluster};
+            .cluster = HasClusters() ? options_.cluster : std::min(options_.cluster, 1)};
+  }
+
+  static bool HasClusters() {
+    int device = 0, major = 0;
+    RequireCuda(cudaGetDevice(&device), "cudaGetDevice");
+    RequireCuda(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device),
+                "cudaDeviceGetAttribute");
+    return major >= 9;
   }
 
   static cudaStream_t MakeStream() {
