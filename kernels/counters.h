@@ -21,16 +21,17 @@ enum class Counter : int32_t {
   kUnsourced,          // misses at or past the end of the host pool: zeroed
   kUnbackedReads,      // misses on a row that was assigned but never backed up: zeroed
   kUnplaced,           // misses that drew no hot slot (corrupt LRU entry, union too large)
-  kRowsCopied,         // rows copied from the host pool, counted once a layer group
-  kBytesCopied,        // bytes of those, over all layers that were copied
+  kRowsCopied,         // rows whose bytes were placed, counted once a layer group
+  kBytesCopied,        // bytes of those that came from the host pool, over all layers
   kBackedUpRows,       // rows written to the host pool
   kBackedUpBytes,      // bytes of those, over all layers
   kStateRepairs,       // corrupt LRU entries that a step met and refused
   kRejectedRows,       // batch rows whose request index was out of range
   kInvalidatedCopies,  // hot rows dropped because their block was assigned again
   kEvictions,          // owned hot slots given to another row
+  kRowsShared,         // rows of rows_copied whose bytes came from another region's hot row
 };
-inline constexpr int32_t kCounterCount = 17;
+inline constexpr int32_t kCounterCount = 18;
 
 // What counter `c` weighs in StatsBlock::check.
 KVTIER_HD constexpr uint32_t CountWeight(int32_t c) {

@@ -49,6 +49,12 @@ struct GroupState {
   // other than -1 by hand zeroes the region's index.
   uint16_t* index = nullptr;
   uint8_t* score = nullptr;  // [region_count, hot_size] of each hot slot; kAged only, else null
+  // [slot_count] 1 + a hot row that may hold the slot's bytes on all layers, 0 none; or null. For
+  // the kernels that copy rows which another region of the call has from there instead of from the
+  // host pool. A hint: any value is harmless as long as every owned hot row holds its owner's
+  // bytes. Whoever writes an owner other than -1 by hand zeroes its slot's entry; so does who
+  // rewrites a slot's host row by other means than Backup() and keeps copies of it.
+  int32_t* directory = nullptr;
 };
 
 // The scores of `region`'s hot slots, [hot_size]; null where the policy has none.
@@ -106,6 +112,11 @@ struct ReplayPlanParams {
   int32_t num_rows = 0;
   const int32_t* num_real_rows = nullptr;  // as above
   Plan plan;                               // in
+  // Those of the step, for its directory; without one, or without both, all rows come from the host
+  // pool. Before the next swap-in of the group's regions the plan must have been replayed on all
+  // layers that the swap-in did not copy.
+  GroupState state;
+  const int32_t* row_to_request = nullptr;  // [num_rows]
   const LayerView* layers = nullptr;
   int32_t layer_count = 0;
   StatsBlock* stats = nullptr;  // bytes_copied only

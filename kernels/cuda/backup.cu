@@ -28,6 +28,7 @@ constexpr int32_t kEntries = SlotTable::EntriesFor(kBackupRowsMax);
 struct BackupArgs {
   GroupShape shape;
   int32_t* owner;
+  int32_t* directory;  // null: none
   RowTracking tracking;
   int32_t num_rows;
   const int32_t* num_real_rows;
@@ -149,8 +150,11 @@ __device__ void FinishRows(const BackupArgs& a, const RowList& list, int32_t row
   for (int32_t i = Thread(); i < rows; i += ThreadCount()) {
     const uint32_t begun_under = LoadRelaxed(a.header->begun_under + i);
     StoreRelaxed(a.header->begun_under + i, 0u);
-    if (list.source[i] < 0 || a.tracking.block_generation == nullptr) continue;
+    if (list.source[i] < 0) continue;
     const int32_t slot = list.slot[i];
+    // Other regions may keep copies of what was there before: nobody shall find them.
+    if (a.directory != nullptr) StoreRelaxed(a.directory + slot, 0);
+    if (a.tracking.block_generation == nullptr) continue;
     const int32_t generation =
         begun_under == 0 ? LoadRelaxed(a.tracking.block_generation + slot / a.shape.block_size)
                          : static_cast<int32_t>(static_cast<uint32_t>(INT32_MAX) - begun_under);
@@ -240,6 +244,7 @@ cudaError_t Backup(const BackupParams& p, void* workspace, cudaStream_t stream) 
   BackupArgs args = {};
   args.shape = p.shape;
   args.owner = p.state.owner;
+  args.directory = p.state.directory;
   args.tracking = p.tracking;
   args.num_rows = p.num_rows;
   args.num_real_rows = p.num_real_rows;

@@ -11,6 +11,15 @@
 
 namespace kvtier::cuda {
 
+// Who can tell where else than in the host pool a slot's bytes are (share_plan.cu).
+struct RowDirectory {
+  int32_t* hot_rows;  // [slot_count] GroupState::directory; null: nobody
+  const int32_t* owner;
+  const int32_t* row_to_request;
+  int32_t region_count, region_stride, hot_size;
+  bool claims;  // who fills a slot's row is decided here, and counted
+};
+
 struct CopyPlanArgs {
   StepPlan plan;
   int32_t num_rows;
@@ -25,6 +34,7 @@ struct CopyPlanArgs {
   int64_t bytes_per_row;  // over all layers of the call
   bool closes_call;       // this launch moves the counts
   int32_t blocks_max;     // that copy; 0: one a multiprocessor
+  RowDirectory directory;
 };
 
 // Enqueues the copies of `layers` (none is allowed: then only counts move).

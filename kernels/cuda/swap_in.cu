@@ -16,6 +16,7 @@
 #include "kernels/cuda/region_index.cuh"
 #include "kernels/cuda/request_rows.cuh"
 #include "kernels/cuda/resolver.cuh"
+#include "kernels/cuda/share_plan.h"
 
 namespace kvtier::cuda {
 namespace {
@@ -147,20 +148,21 @@ bool HasClusters() {
          IsBuiltForClusters();
 }
 
-// How an indexed swap-in is spread over the device, and how many layers its kernel copies.
-void Spread(const SwapInParams& params, const LaunchOptions& options, IndexedSwapInArgs* args,
-            int32_t* layers) {
+// How an indexed swap-in is spread over the device, and how many layers its kernel copies: none
+// where rows are shared, as no owner is final before its end.
+void Spread(const SwapInParams& params, const LaunchOptions& options, bool shares,
+            IndexedSwapInArgs* args, int32_t* layers) {
   const bool is_small = params.num_rows <= kFewRows;
   const bool has_clusters = HasClusters();
   args->overlaps = is_small && has_clusters;
   if (options.cluster > 0) {
     args->cluster_shift = std::countr_zero(static_cast<uint32_t>(options.cluster));
-  } else if (args->overlaps) {
+  } else if (args->overlaps && !shares) {
     args->cluster_shift = ClusterShiftFor(params.num_rows);
   }
-  const bool copies = options.cluster > 0 || has_clusters || !is_small;
+  const bool copies = !shares && (options.cluster > 0 || has_clusters || !is_small);
   *layers = copies ? std::min(params.layer_count, kLayersInKernel) : 0;
-  args->sorts = !is_small && args->cluster_shift == 0;
+  args->sorts = !is_small && copies && args->cluster_shift == 0;
   args->starts_early = !args->sorts && *layers > 0 && CanStartEarly(params);
 }
 
@@ -182,7 +184,8 @@ cudaError_t SwapInByIndex(const SwapInParams& params, const StepPlan& plan,
                           const LaunchOptions& options) {
   IndexedSwapInArgs args = {};
   int32_t layers = 0;
-  Spread(params, options, &args, &layers);
+  const bool shares = copies.directory.hot_rows != nullptr;
+  Spread(params, options, shares, &args, &layers);
   args.p = params;
   args.plan = plan;
   args.writes_plan = params.plan.counts != nullptr || params.layer_count > layers;
@@ -190,7 +193,7 @@ cudaError_t SwapInByIndex(const SwapInParams& params, const StepPlan& plan,
                                   params.shape.policy == EvictionPolicy::kAged);
   args.general_sizes = general_sizes;
   args.general_small_bytes = MakeTableBytes(general_sizes).small;
-  args.bytes_per_row = copies.bytes_per_row;
+  args.bytes_per_row = shares ? 0 : copies.bytes_per_row;  // SharePlan() counts
   const auto block_size = static_cast<uint32_t>(params.shape.block_size);
   args.block_shift = std::has_single_bit(block_size) ? std::countr_zero(block_size) : kNone;
   const cudaError_t error =
@@ -222,6 +225,15 @@ cudaError_t SwapIn(const SwapInParams& params, void* workspace, cudaStream_t str
   args.hot_row_count = params.shape.region_count * params.shape.region_stride;
   args.bytes_per_row = RowBytesOfAll(params.layers, params.layer_count);
   args.blocks_max = options.copying_blocks;
+  // Then all owners are final before the first byte moves.
+  const bool shares =
+      CanShareRows(params.shape, params.state, params.row_to_request, params.num_rows);
+  if (shares) {
+    args.directory = MakeRowDirectory(params.shape, params.state, params.row_to_request);
+    args.directory.claims = true;
+    args.num_real_rows = params.num_real_rows;  // regions of padding rows are not in the call
+    args.stats = params.stats;
+  }
   int64_t shared_bytes = 0;
   const TableSizes general_sizes = MakeTableSizes(params.shape, 1, 0);
   if (CanUseIndex(params, general_sizes, place.shared_max, &shared_bytes)) {

@@ -97,6 +97,7 @@ GroupFixture::GroupFixture(const GroupOptions& options)
   for (int64_t i = 0; i < hot_slots; ++i) lru[i] = static_cast<int16_t>(i % s.hot_size);
   index.assign(int64_t{s.region_count} * RegionIndexLength(s.hot_size), 0);
   if (s.policy == EvictionPolicy::kAged) score.assign(hot_slots, 0);
+  if (options_.shares_rows) directory.assign(s.slot_count, 0);
   if (options_.tracking) {
     block_generation.assign(s.slot_count / s.block_size, 1);
     backed_generation.assign(s.slot_count, 1);
@@ -131,6 +132,7 @@ GroupFixture::GroupFixture(const GroupOptions& options)
 GroupState GroupFixture::State() {
   GroupState state = {.owner = owner.data(), .lru = lru.data(), .index = index.data()};
   if (!score.empty()) state.score = score.data();
+  if (!directory.empty()) state.directory = directory.data();
   return state;
 }
 
@@ -162,6 +164,8 @@ ReplayPlanParams GroupFixture::ReplayPlan() {
   p.num_rows = num_rows();
   p.num_real_rows = &num_real_rows;
   p.plan = {plan_slots.data(), plan_hot_rows.data(), plan_counts.data()};
+  p.state = State();
+  p.row_to_request = row_to_request.data();
   p.layers = views_.data();
   p.layer_count = layer_count();
   p.stats = &stats;
@@ -227,9 +231,10 @@ std::string GroupFixture::PatternRow(int32_t layer, int32_t slot, uint8_t salt) 
   return bytes;
 }
 
-void GroupFixture::ForgetIndex(int32_t region) {
+void GroupFixture::ForgetOwners(int32_t region) {
   const int32_t length = RegionIndexLength(shape().hot_size);
   std::fill_n(index.begin() + int64_t{region} * length, length, uint16_t{0});
+  std::fill(directory.begin(), directory.end(), 0);
 }
 
 std::vector<int32_t> GroupFixture::Owners(int32_t region) const {
@@ -263,7 +268,12 @@ std::string GroupFixture::GuardDamage() const {
 }
 
 std::string Difference(const GroupFixture& a, const GroupFixture& b) {
-  const Counts counts_a = a.counts(), counts_b = b.counts();
+  Counts counts_a = a.counts(), counts_b = b.counts();
+  if (a.options().shares_rows) {
+    for (const Counter where : {Counter::kBytesCopied, Counter::kRowsShared}) {
+      counts_a[where] = counts_b[where] = 0;
+    }
+  }
   for (const std::string& text : {
            FirstDifference("hot_indices", a.hot_indices, b.hot_indices),
            FirstDifference("miss_mask", a.miss_mask, b.miss_mask),

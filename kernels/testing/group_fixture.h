@@ -41,6 +41,8 @@ struct GroupOptions {
   bool positions = false;          // top-k names positions (block table) instead of slots
   bool tracking = false;           // rows are backed or not
   bool sparse = false;             // host and hot buffers are sparse, and host rows all zero
+  bool shares_rows = false;        // there is a directory
+  int32_t shared_blocks = 0;       // of each region, that all regions have (RandomSteps)
 };
 
 class GroupFixture {
@@ -74,10 +76,10 @@ class GroupFixture {
   int32_t region_start(int32_t region) const { return region * shape().region_stride; }
   // For writing: what the kernels know of the region's owners is void then.
   int32_t& owner_of(int32_t region, int32_t hot_slot) {
-    ForgetIndex(region);
+    ForgetOwners(region);
     return owner[int64_t{region} * shape().hot_size + hot_slot];
   }
-  void ForgetIndex(int32_t region);
+  void ForgetOwners(int32_t region);
   std::vector<int32_t> Owners(int32_t region) const;
   std::vector<int32_t> Lru(int32_t region) const;
   std::vector<int32_t> Scores(int32_t region) const;  // empty under kLru
@@ -87,10 +89,11 @@ class GroupFixture {
   std::string GuardDamage() const;
 
   // State.
-  std::vector<int32_t> owner;   // [region_count, hot_size]
-  std::vector<int16_t> lru;     // [region_count, hot_size]
-  std::vector<uint16_t> index;  // [region_count, RegionIndexLength(hot_size)]; no result
-  std::vector<uint8_t> score;   // [region_count, hot_size] under kAged, else empty
+  std::vector<int32_t> owner;      // [region_count, hot_size]
+  std::vector<int16_t> lru;        // [region_count, hot_size]
+  std::vector<uint16_t> index;     // [region_count, RegionIndexLength(hot_size)]; no result
+  std::vector<uint8_t> score;      // [region_count, hot_size] under kAged, else empty
+  std::vector<int32_t> directory;  // [slot_count] if rows are shared, else empty; no result
   std::vector<int32_t> block_generation, backed_generation;
   StatsBlock stats;
   std::vector<ByteBuffer> host, hot;  // [layer]
@@ -116,6 +119,7 @@ class GroupFixture {
 };
 
 // Empty if outputs, plans, state, counters and all bytes are equal, else the first difference.
+// Where rows are shared, how many came from where is not compared.
 std::string Difference(const GroupFixture& a, const GroupFixture& b);
 
 }  // namespace kvtier::testing

@@ -122,6 +122,7 @@ TEST(PropertyTest, EveryCounterMoves) {
   }
   for (int32_t c = 0; c < kCounterCount; ++c) {
     if (static_cast<Counter>(c) == Counter::kStateRepairs) continue;  // needs corruption
+    if (static_cast<Counter>(c) == Counter::kRowsShared) continue;    // only GPUs share
     EXPECT_GT(total.values[c], 0) << "counter " << c;
   }
 }

@@ -77,12 +77,12 @@ RandomSteps::RandomSteps(uint64_t seed, GroupFixture* group)
       random_(seed),
       recent_(options_.shape.region_count) {
   if (!options_.positions) return;
-  // Region r owns every region_count-th block from r on, shuffled; the rest of its table is empty,
-  // but for the last entry, which names a block past the pool.
+  // Region r owns its blocks shuffled; the rest of its table is empty, but for the last entry,
+  // which names a block past the pool.
   for (int32_t region = 0; region < options_.shape.region_count; ++region) {
     int32_t* table = group->block_table.data() + int64_t{region} * options_.shape.max_blocks;
     const int32_t used = std::min(blocks_per_region_, options_.shape.max_blocks);
-    for (int32_t i = 0; i < used; ++i) table[i] = region + i * options_.shape.region_count;
+    for (int32_t i = 0; i < used; ++i) table[i] = BlockOf(region, i);
     for (int32_t i = used - 1; i > 0; --i) std::swap(table[i], table[random_.Below(i + 1)]);
     if (used < options_.shape.max_blocks) {
       table[options_.shape.max_blocks - 1] =
@@ -91,8 +91,13 @@ RandomSteps::RandomSteps(uint64_t seed, GroupFixture* group)
   }
 }
 
+// Every region_count-th block from `region` on; of those that all have, region 0's.
+int32_t RandomSteps::BlockOf(int32_t region, int32_t i) const {
+  return (i < options_.shared_blocks ? 0 : region) + i * options_.shape.region_count;
+}
+
 int32_t RandomSteps::RandomSlot(int32_t region) {
-  const int32_t block = region + random_.Below(blocks_per_region_) * options_.shape.region_count;
+  const int32_t block = BlockOf(region, random_.Below(blocks_per_region_));
   return block * options_.shape.block_size + random_.Below(options_.shape.block_size);
 }
 

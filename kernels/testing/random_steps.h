@@ -11,7 +11,8 @@
 //   }
 //
 // Blocks belong to one region each, as they belong to one request: a backup then never makes
-// another region's copies stale, and "owned rows hold their host rows" is an invariant.
+// another region's copies stale, and "owned rows hold their host rows" is an invariant. With
+// GroupOptions::shared_blocks it is none, but implementations still must not differ.
 #pragma once
 
 #include <cstdint>
@@ -60,6 +61,7 @@ class RandomSteps {
   Round Next();
 
  private:
+  int32_t BlockOf(int32_t region, int32_t i) const;  // its i-th one
   int32_t RandomSlot(int32_t region);
   int32_t RandomEntry(int32_t region);
   void DrawRows(Round* round);

@@ -328,10 +328,14 @@ class Checker {
   }
 
   void CheckCounters() {
-    for (int32_t l = 0; l < g_.layer_count(); ++l) {
-      Count(Counter::kBytesCopied, expected_[Counter::kRowsCopied] * RowBytes(g_.layouts()[l]));
-    }
     const Counts after = g_.counts();
+    const int64_t shared = after[Counter::kRowsShared] - before_.counts[Counter::kRowsShared];
+    if (g_.options().shares_rows) Count(Counter::kRowsShared, shared);
+    v_.Expect(shared >= 0 && shared <= expected_[Counter::kRowsCopied], shared, " shared rows");
+    const int64_t from_host = expected_[Counter::kRowsCopied] - expected_[Counter::kRowsShared];
+    for (int32_t l = 0; l < g_.layer_count(); ++l) {
+      Count(Counter::kBytesCopied, from_host * RowBytes(g_.layouts()[l]));
+    }
     for (int32_t c = 0; c < kCounterCount; ++c) {
       const int64_t rise = after.values[c] - before_.counts.values[c];
       v_.Expect(rise == expected_.values[c], "counter ", c, " rose by ", rise, ", not ",

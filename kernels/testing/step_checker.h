@@ -32,7 +32,7 @@ struct StepSnapshot {
 // misses, counted from scratch; that they took the oldest slots or, with scores, the cheapest ones,
 // in order of appearance; every score; the new order; one owner a slot; that owned rows equal their
 // host rows on all layers and rows without a source are zero; that padding rows and regions without
-// rows are left alone; every counter.
+// rows are left alone; every counter (where rows are shared: that bytes and rows fit each other).
 std::string CheckStep(const StepSnapshot& before, const GroupFixture& after);
 
 }  // namespace kvtier::testing

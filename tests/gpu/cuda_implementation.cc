@@ -66,6 +66,8 @@ class Runner {
       p = host;
       p.num_real_rows = In(host.num_real_rows, 1);
       p.plan = PlanOf(host.plan, host.num_rows, int64_t{host.num_rows} * host.shape.top_k);
+      p.state = State(host.shape, host.state);
+      p.row_to_request = In(host.row_to_request, host.num_rows);
       layers = Layers(host.shape, host.layers, host.layer_count);
       p.layers = layers.data();
       p.stats = InOut(host.stats, 1);
@@ -179,7 +181,8 @@ class Runner {
     const int64_t hot_slots = int64_t{s.region_count} * s.hot_size;
     const int64_t index_words = int64_t{s.region_count} * RegionIndexLength(s.hot_size);
     return {InOut(host.owner, hot_slots), InOut(host.lru, hot_slots),
-            InOut(host.index, index_words), InOut(host.score, hot_slots)};
+            InOut(host.index, index_words), InOut(host.score, hot_slots),
+            InOut(host.directory, s.slot_count)};
   }
   RowTracking Tracking(const GroupShape& s, const RowTracking& host) {
     CudaArena& arena = options_.generations_in_host_memory ? pinned_ : device_;

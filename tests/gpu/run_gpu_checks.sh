@@ -78,7 +78,7 @@ check_under() {
 
 cases() {
   local name
-  for name in launch golden cases_eviction cases_lookup cases_state backup; do
+  for name in launch golden cases_eviction cases_lookup cases_state backup shared_rows; do
     check "$name" 60 "$here/cuda_${name}_test"
   done
   check device 120 "$here/device_test"
@@ -119,6 +119,8 @@ sanitize() {
   KVTIER_PARITY_STEPS="${KVTIER_PARITY_STEPS:-6}" check_under racecheck parity 200 parity_test '*'
   check_under memcheck backup 60 cuda_backup_test '*Eager*'
   check_under memcheck lookup 60 cuda_cases_lookup_test '*Eager*'
+  check_under memcheck shared_rows 60 cuda_shared_rows_test '*Eager*'
+  check_under racecheck shared_rows 60 cuda_shared_rows_test '*Eager*'
   check_under memcheck state 60 cuda_cases_state_test '*Eager*'
 }
 
