@@ -161,7 +161,8 @@ absl::StatusOr<CacheShape> CacheShapeOf(const v1::CacheLayout& layout) {
                     .block_count = layout.block_count(),
                     .max_requests = layout.max_requests(),
                     .max_blocks = layout.max_blocks_per_request(),
-                    .step_rows = layout.step_rows()};
+                    .step_rows = layout.step_rows(),
+                    .share_rows = layout.share_rows()};
   for (int g = 0; g < layout.groups_size() && check.ok(); ++g) {
     check.InRange(absl::StrCat("groups[", g, "].layers"), layout.groups(g).layers_size(), 1,
                   kLayersMax);
@@ -186,6 +187,7 @@ absl::Status CheckLayoutGiven(const v1::CacheLayout& asked, const v1::CacheLayou
                asked.eviction_policy() == v1::EVICTION_POLICY_UNSPECIFIED ? v1::EVICTION_POLICY_LRU
                                                                           : asked.eviction_policy(),
                given.eviction_policy());
+  compare.Same("share_rows", asked.share_rows(), given.share_rows());
   if (compare.ok() && asked.dtype_tag() != given.dtype_tag()) {
     return MalformedAnswer("layout.dtype_tag is not the one that was asked for");
   }

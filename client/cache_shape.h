@@ -29,6 +29,7 @@ struct CacheShape {
   int32_t max_requests = 0;
   int32_t max_blocks = 0;  // entries of one request's block table
   int32_t step_rows = 0;   // rows of the step buffers
+  bool share_rows = false;
 };
 
 // The shape of `layout`, which has every default filled in. Errors: INTERNAL / INTERNAL naming

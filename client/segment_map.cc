@@ -102,6 +102,9 @@ void FindGroup(const v1::GroupBuffers& buffers, const CacheShape& cache, int g, 
   const bool has_scores = shape.policy == EvictionPolicy::kAged;
   const auto score = find->Array<uint8_t>(name("score"), buffers.score(), v1::SEGMENT_KIND_STATE,
                                           has_scores ? hot_slots : 0);
+  const auto directory =
+      find->Array<int32_t>(name("directory"), buffers.directory(), v1::SEGMENT_KIND_STATE,
+                           cache.share_rows ? shape.slot_count : 0);
   const auto stats =
       find->Array<StatsBlock>(name("stats"), buffers.stats(), v1::SEGMENT_KIND_STATE, 1);
   const auto backed = find->Array<int32_t>(name("backed_generation"), buffers.backed_generation(),
@@ -131,6 +134,7 @@ void FindGroup(const v1::GroupBuffers& buffers, const CacheShape& cache, int g, 
   kernel->state = {.owner = owner.data(), .lru = lru.data()};
   if (!index.empty()) kernel->state.index = index.data();
   if (!score.empty()) kernel->state.score = score.data();
+  if (!directory.empty()) kernel->state.directory = directory.data();
   kernel->tracking.backed_generation = backed.data();
   kernel->plan = {plan_slots.data(), plan_hot_rows.data(), plan_counts.data()};
   kernel->hot_indices = hot_indices.data();

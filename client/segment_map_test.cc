@@ -107,6 +107,22 @@ TEST(SegmentMap, ScoresAreThereIfThePolicyHasThem) {
   EXPECT_EQ(aged.Array<uint8_t>(aged.answer().buffers().groups(1).score())[31], 9);
 }
 
+TEST(SegmentMap, ADirectoryIsThereIfRowsAreShared) {
+  v1::CacheLayout layout = SmallLayout();
+  FakeCache alone(layout);
+  const absl::StatusOr<CacheMemory> without = MapOf(alone, layout);
+  ASSERT_TRUE(without.ok()) << without.status();
+  EXPECT_EQ(without->kernel_arrays(0).state.directory, nullptr);
+
+  layout.set_share_rows(true);
+  FakeCache shared(layout);
+  const absl::StatusOr<CacheMemory> with = MapOf(shared, layout);
+  ASSERT_TRUE(with.ok()) << with.status();
+  const int32_t last = with->view().groups[1].shape.slot_count - 1;
+  with->kernel_arrays(1).state.directory[last] = 9;
+  EXPECT_EQ(shared.Array<int32_t>(shared.answer().buffers().groups(1).directory())[last], 9);
+}
+
 TEST(SegmentMap, LargeRegionsHaveNoIndex) {
   v1::CacheLayout layout = SmallLayout();
   layout.mutable_groups(0)->set_hot_size(kIndexedHotSizeMax + 1);
@@ -177,6 +193,8 @@ std::vector<Lie> LiesAboutTheLayout() {
       {"another policy",
        Answer([](auto* a) { a->mutable_layout()->set_eviction_policy(v1::EVICTION_POLICY_AGED); }),
        "eviction_policy"},
+      {"rows that nobody asked to share",
+       Answer([](auto* a) { a->mutable_layout()->set_share_rows(true); }), "share_rows"},
       {"array past the end", Answer([](auto* a) {
          a->mutable_buffers()->mutable_groups(1)->mutable_plan_counts()->set_offset_bytes(1 << 30);
        }),

@@ -40,6 +40,7 @@ CacheLayout RandomLayout(std::mt19937_64& random) {
   layout.max_blocks_per_request = Draw(random, 1, layout.block_count);
   layout.step_rows = Draw(random, 1, 1000);
   if (Draw(random, 0, 1) == 0) layout.eviction_policy = EvictionPolicy::kAged;
+  layout.share_rows = Draw(random, 0, 1) == 0;
   for (int g = Draw(random, 1, 4); g > 0; --g) {
     GroupLayout& group = layout.groups.emplace_back();
     group.top_k = Draw(random, 0, 2048);
@@ -86,7 +87,7 @@ TEST(CacheGeometryTest, ArraysNeverOverlap) {
     std::vector<ArrayExtent> step = {tier.row_to_request, tier.newest_slot, tier.num_real_rows};
     for (const GroupGeometry& g : tier.groups) {
       hot.insert(hot.end(), g.hot.begin(), g.hot.end());
-      state.insert(state.end(), {g.owner, g.lru, g.index, g.score, g.stats});
+      state.insert(state.end(), {g.owner, g.lru, g.index, g.score, g.directory, g.stats});
       step.insert(step.end(), {g.topk, g.hot_indices, g.miss_mask, g.valid_counts, g.plan_slots,
                                g.plan_hot_rows, g.plan_counts});
     }
@@ -127,6 +128,7 @@ TEST(CacheGeometryTest, SizesAreThoseOfTheShapes) {
       const bool has_scores = layout.eviction_policy == EvictionPolicy::kAged;
       EXPECT_EQ(shape.policy, layout.eviction_policy);
       EXPECT_EQ(arrays.score.size_bytes, has_scores ? regions * group.hot_size : 0);
+      EXPECT_EQ(arrays.directory.size_bytes, layout.share_rows ? 4 * shape.slot_count : 0);
       EXPECT_EQ(arrays.stats.size_bytes, static_cast<int64_t>(sizeof(StatsBlock)));
       for (const ArrayExtent& entries : {arrays.topk, arrays.hot_indices, arrays.miss_mask,
                                          arrays.plan_slots, arrays.plan_hot_rows}) {

@@ -176,9 +176,9 @@ absl::Status CheckEvictionPolicy(EvictionPolicy policy) {
 
 // Every size that the geometry functions add up, so that none of them can overflow.
 absl::Status CheckBytes(const CacheLayout& layout) {
-  // More than any alignment can add: one array a layer, fifteen a group and a few.
+  // More than any alignment can add: one array a layer, sixteen a group and a few.
   constexpr Wide kPadding =
-      Wide{kPoolAlignmentBytes} + (kLayersMax + 16 * (kGroupsMax + 1)) * Wide{kArrayAlignmentBytes};
+      Wide{kPoolAlignmentBytes} + (kLayersMax + 17 * (kGroupsMax + 1)) * Wide{kArrayAlignmentBytes};
   constexpr Wide kLimit = std::numeric_limits<int64_t>::max() - kPadding;
   Wide host = 0, hot = 0;
   for (const GroupLayout& group : layout.groups) {
@@ -202,6 +202,8 @@ absl::Status CheckBytes(const CacheLayout& layout) {
 std::string NameOf(EvictionPolicy policy) {
   return policy == EvictionPolicy::kAged ? "AGED" : "LRU";
 }
+
+std::string NameOf(bool value) { return value ? "true" : "false"; }
 
 // The first difference found, named as ValidateLayout names fields.
 struct Difference {
@@ -270,6 +272,7 @@ absl::Status CompareLayouts(const CacheLayout& expected, const CacheLayout& actu
   comparison.Compare("dtype_tag", expected.dtype_tag, actual.dtype_tag);
   comparison.Compare("eviction_policy", NameOf(expected.eviction_policy),
                      NameOf(actual.eviction_policy));
+  comparison.Compare("share_rows", NameOf(expected.share_rows), NameOf(actual.share_rows));
   comparison.Compare("block_size", expected.block_size, actual.block_size);
   comparison.Compare("block_count", expected.block_count, actual.block_count);
   comparison.Compare("max_requests", expected.max_requests, actual.max_requests);

@@ -29,6 +29,7 @@ struct CacheLayout {
   int32_t step_rows = 0;
   std::string dtype_tag;
   EvictionPolicy eviction_policy = EvictionPolicy::kLru;
+  bool share_rows = false;
 
   int32_t slot_count() const { return block_size * block_count; }
 };
@@ -62,7 +63,7 @@ int32_t NeighbourhoodBlocksOf(const CacheLayout& layout);
 // One layer group's arrays in a session's segments; shapes as in proto GroupBuffers.
 struct GroupGeometry {
   std::vector<ArrayExtent> hot;                            // [layer], in the hot segment
-  ArrayExtent owner, lru, index, score, stats;             // in the state segment
+  ArrayExtent owner, lru, index, score, directory, stats;  // in the state segment
   ArrayExtent topk, hot_indices, miss_mask, valid_counts;  // in the step segment
   ArrayExtent plan_slots, plan_hot_rows, plan_counts;      // in the step segment
 };

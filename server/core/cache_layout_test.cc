@@ -356,6 +356,7 @@ TEST(CompareLayoutsTest, NamesTheFirstDifferenceWithBothValues) {
                 HasSubstr(absl::StrCat(field, " is ", expected, " there and ", value)));
   };
   expect(SET(l.eviction_policy = EvictionPolicy::kAged), "eviction_policy", "LRU", "AGED");
+  expect(SET(l.share_rows = true), "share_rows", "false", "true");
   expect(SET(l.dtype_tag = "bf16"), "dtype_tag", "fp8_ds_mla", "bf16");
   expect(SET(l.dtype_tag = "\x01"), "dtype_tag", "fp8_ds_mla", "\\x01");
   expect(SET(l.block_size = 32), "block_size", "64", "32");

@@ -89,7 +89,7 @@ absl::Status HotTier::EnqueueInitialState(DeviceStream* stream) const {
   KVTIER_RETURN_IF_ERROR(
       fill_none(InState<int32_t>(geometry_.sequence_lengths), geometry_.sequence_lengths));
   // Rows of the step buffers name nobody until the worker has written them; num_real_rows, the
-  // indices of owners (which know nothing then), scores and statistics are zero as allocated.
+  // indices and directories (which know nothing then), scores and statistics are zero as allocated.
   KVTIER_RETURN_IF_ERROR(fill_none(InStep(geometry_.row_to_request), geometry_.row_to_request));
   return fill_none(InStep(geometry_.newest_slot), geometry_.newest_slot);
 }
@@ -185,8 +185,10 @@ ReplayPlanParams HotTier::MakeReplayPlan(int group, int32_t num_rows, LayerSpan 
   const StepArrays arrays = StepBuffers(group, num_rows);
   ReplayPlanParams params;
   params.shape = shapes_[group];
+  params.state = StateOf(group);
   params.num_rows = num_rows;
   params.num_real_rows = arrays.num_real_rows;
+  params.row_to_request = arrays.row_to_request;
   params.plan = {arrays.plan_slots, arrays.plan_hot_rows, arrays.plan_counts};
   params.layers = layers_[group].data() + layers.first;
   params.layer_count = layers.count;
@@ -226,6 +228,7 @@ GroupState HotTier::StateOf(int group) const {
   GroupState state = {.owner = InState<int32_t>(arrays.owner), .lru = InState<int16_t>(arrays.lru)};
   if (arrays.index.size_bytes > 0) state.index = InState<uint16_t>(arrays.index);
   if (arrays.score.size_bytes > 0) state.score = InState<uint8_t>(arrays.score);
+  if (arrays.directory.size_bytes > 0) state.directory = InState<int32_t>(arrays.directory);
   return state;
 }
 

@@ -4,8 +4,8 @@
 //   (*tier)->EnqueueInitialState(stream);
 //   stream->SwapIn((*tier)->MakeSwapIn(0, (*tier)->StepBuffers(0, 4), {}, false));
 //
-// Three allocations: hot rows; state (owner, LRU order, index, scores, block table, sequence
-// lengths, statistics); step buffers. The tier knows where everything lies and builds the
+// Three allocations: hot rows; state (owner, LRU order, index, scores, directory, block table,
+// sequence lengths, statistics); step buffers. The tier knows where everything lies and builds the
 // parameters of kernels from it; it enqueues nothing by itself but what its Enqueue functions say.
 // Device memory is written and read through device streams alone.
 //

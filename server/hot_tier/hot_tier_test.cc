@@ -208,6 +208,25 @@ TEST_F(HotTierTest, ScoresAreThereIfThePolicyHasThem) {
   }
 }
 
+TEST_F(HotTierTest, ADirectoryIsThereIfRowsAreShared) {
+  EXPECT_EQ(tier_->MakeBackup(0, tier_->StepBufferBackup(1)).state.directory, nullptr);
+  CacheLayout layout = TwoGroups();
+  layout.share_rows = true;
+  const auto tier = *HotTier::Create(layout, Host(), kCpuDeviceUuid, backend_.get());
+  ASSERT_TRUE(tier->EnqueueInitialState(stream_.get()).ok());
+  stepper_->RunAll();
+  for (int g = 0; g < 2; ++g) {
+    const SwapInParams params = tier->MakeSwapIn(g, tier->StepBuffers(g, 1), {0, 1}, true);
+    const int32_t* const directory = params.state.directory;
+    ASSERT_NE(directory, nullptr);
+    EXPECT_THAT(std::vector<int32_t>(directory, directory + layout.slot_count()), Each(0));
+    const ReplayPlanParams replay = tier->MakeReplayPlan(g, 1, {0, 1});
+    EXPECT_EQ(replay.state.directory, directory);
+    EXPECT_EQ(replay.row_to_request, params.row_to_request);
+    EXPECT_EQ(tier->MakeBackup(g, tier->StepBufferBackup(1)).state.directory, directory);
+  }
+}
+
 TEST_F(HotTierTest, LargeRegionsHaveNoIndex) {
   CacheLayout layout = TwoGroups();
   layout.groups[0].hot_size = kIndexedHotSizeMax + 1;

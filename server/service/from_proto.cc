@@ -153,6 +153,7 @@ absl::StatusOr<CacheLayout> LayoutFromProto(const v1::AttachCacheRequest& reques
                 int64_t{layout.max_requests} * layout.rows_per_request, 1, kStepRowsMax));
   layout.dtype_tag = from.dtype_tag();
   KVTIER_ASSIGN_OR_RETURN(layout.eviction_policy, PolicyFromProto(from.eviction_policy()));
+  layout.share_rows = from.share_rows();
   // Before anything is made for each of them.
   if (from.groups_size() > kGroupsMax) {
     return FieldInvalid("layout.groups", absl::StrCat(from.groups_size(), " entries long"),

@@ -123,6 +123,7 @@ v1::Counters ToProto(const Counts& counts) {
   to.set_rejected_rows(counts[Counter::kRejectedRows]);
   to.set_invalidated_copies(counts[Counter::kInvalidatedCopies]);
   to.set_evictions(counts[Counter::kEvictions]);
+  to.set_rows_shared(counts[Counter::kRowsShared]);
   // In floating point: a worker writes these counters as well, and may write anything.
   const double hits = static_cast<double>(counts[Counter::kHits]);
   const double lookups = hits + static_cast<double>(counts[Counter::kMisses]);

@@ -98,6 +98,7 @@ void FillGroup(const GroupGeometry& from, const std::vector<ArrayExtent>& host,
   *to->mutable_lru() = arrays.In(SegmentKind::kState, from.lru);
   *to->mutable_index() = arrays.In(SegmentKind::kState, from.index);
   *to->mutable_score() = arrays.In(SegmentKind::kState, from.score);
+  *to->mutable_directory() = arrays.In(SegmentKind::kState, from.directory);
   *to->mutable_stats() = arrays.In(SegmentKind::kState, from.stats);
   *to->mutable_topk() = arrays.In(SegmentKind::kStep, from.topk);
   *to->mutable_hot_indices() = arrays.In(SegmentKind::kStep, from.hot_indices);
@@ -161,6 +162,7 @@ v1::CacheLayout ToProto(const CacheLayout& layout) {
   to.set_dtype_tag(layout.dtype_tag);
   to.set_eviction_policy(layout.eviction_policy == EvictionPolicy::kAged ? v1::EVICTION_POLICY_AGED
                                                                          : v1::EVICTION_POLICY_LRU);
+  to.set_share_rows(layout.share_rows);
   return to;
 }
 

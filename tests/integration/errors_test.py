@@ -107,6 +107,14 @@ class Attach(Errors):
                            "expected": "AGED"}):
             self.attach(other)
 
+    def test_rows_are_shared_by_all_or_none(self):
+        self.assertTrue(self.attach(share_rows=True).layout.share_rows)
+        other = Session(self, self.daemon, "two")
+        with self.refused("FAILED_PRECONDITION", "LAYOUT_MISMATCH",
+                          {"cache": "c", "field": "share_rows", "value": "false",
+                           "expected": "true"}):
+            self.attach(other)
+
     def test_the_same_name_with_another_layout(self):
         self.attach()
         other = Session(self, self.daemon, "two")

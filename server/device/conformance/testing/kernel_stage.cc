@@ -78,7 +78,8 @@ GroupState KernelStage::Carry(const GroupShape& shape, const GroupState& state) 
   return {.owner = Device(state.owner, count),
           .lru = Device(state.lru, count),
           .index = Device(state.index, index_words),
-          .score = Device(state.score, count)};
+          .score = Device(state.score, count),
+          .directory = Device(state.directory, shape.slot_count)};
 }
 
 RowTracking KernelStage::Carry(const GroupShape& shape, const RowTracking& tracking) {
@@ -171,6 +172,8 @@ void KernelStage::ReplayPlan(const ReplayPlanParams& params) {
   ReplayPlanParams call = params;
   call.num_real_rows = Device(params.num_real_rows, 1);
   call.plan = Carry(params.shape, params.num_rows, params.plan);
+  call.state = Carry(params.shape, params.state);
+  call.row_to_request = Device(params.row_to_request, params.num_rows);
   call.stats = Device(params.stats, 1);
   std::vector<LayerView> layers = Carry(params.shape, params.layers, params.layer_count);
   call.layers = layers.data();
