@@ -92,6 +92,15 @@ def group_table(results):
                    ratio(r["us_replay_beside"], r["us_floor"])] for r in results])
 
 
+def shared_prefix_table(results):
+    return table(["common prefix", "requests", "miss %", "layers", "rows missed", "rows shared",
+                  "host MB", "times fewer", "us", "p99 us"],
+                 [[r["name"], r["batch"], r["miss_percent"], r["layers"],
+                   number(round(r["rows_missed"])), number(round(r["rows_shared"])),
+                   "%.2f" % (r["host_bytes"] / 1e6), "%.2f" % r["times_fewer"], r["us_median"],
+                   r["us_p99"]] for r in results])
+
+
 def scale_table(results):
     return table(["axis", "value", "rows/step", "floor us", "us", "p99 us", "GB/s"],
                  [[r["axis"], r["value"], number(round(r["rows_per_step"])), r["us_floor"],
@@ -115,6 +124,7 @@ REPORTS = {
     "swap_in": ("Swap-in on the GPU", swap_in_table),
     "backup": ("Backup on the GPU", backup_table),
     "group": ("Followers on the GPU", group_table),
+    "shared_prefix": ("Requests with a common prefix", shared_prefix_table),
     "scale": ("How a swap-in's cost grows", scale_table),
     "rpc": ("Calls beside a bare gRPC server", rpc_table),
 }

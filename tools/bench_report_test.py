@@ -34,6 +34,10 @@ BACKUP = [{"backup": kind, "rows": rows, "layers": 61, "us_floor": 3.0, "us_medi
           for kind, rows in (("decode", 1), ("decode", 256), ("prefill", 65536))]
 GROUP = [{"layers": 4, "miss_percent": 10, "batch": 8, "rows": 6560, "us_floor": 100.0,
           "us_one_call": 120.0, "us_replay_behind": 130.0, "us_replay_beside": 110.0, "wrong": 0}]
+SHARED_PREFIX = [{"name": name, "batch": 64, "miss_percent": 10, "layers": 1, "rows_missed": 13120,
+                  "rows_shared": shared, "host_bytes": 656.0 * (13120 - shared),
+                  "times_fewer": 13120 / (13120 - shared), "us_median": 100.0, "us_p99": 110.0,
+                  "wrong": 0} for name, shared in (("one call", 0), ("one call, shared", 11800))]
 SCALE = [{"axis": axis, "value": value, "rows_per_step": 6560.0, "us_floor": 100.0,
           "us_median": 110.0, "us_p99": 120.0, "gb_per_s": 40.0, "wrong": 0}
          for axis, value in (("batch", 1), ("batch", 256), ("pool_gib", 64))]
@@ -46,7 +50,7 @@ RPC += [{"benchmark": "many_blocks", "call": "AssignBlocks", "workers": 16, "blo
 
 def write_all(folder):
     for name, results in [("swap_in", SWAP_IN), ("backup", BACKUP), ("group", GROUP),
-                          ("scale", SCALE), ("rpc", RPC)]:
+                          ("shared_prefix", SHARED_PREFIX), ("scale", SCALE), ("rpc", RPC)]:
         with open(os.path.join(folder, name + ".json"), "w", encoding="utf-8") as f:
             json.dump(results, f)
         with open(os.path.join(folder, name + "_machine.json"), "w", encoding="utf-8") as f:
@@ -75,6 +79,7 @@ class Tables(unittest.TestCase):
 
     def test_every_row_has_a_cell_for_every_head(self):
         for make, results in [(bench_report.backup_table, BACKUP), (bench_report.group_table, GROUP),
+                              (bench_report.shared_prefix_table, SHARED_PREFIX),
                               (bench_report.scale_table, SCALE), (bench_report.rpc_table, RPC)]:
             for block in make(results).split("\n\n"):
                 counts = {line.count("|") for line in block.splitlines()}

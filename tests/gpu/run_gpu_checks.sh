@@ -5,8 +5,9 @@
 #   run_gpu_checks.sh --quick        the same without large shapes, ten steps a shape
 #   run_gpu_checks.sh --backend      the device backend, alone and with a second process
 #   run_gpu_checks.sh --sanitizer    compute-sanitizer's four tools over a part of it
-#   run_gpu_checks.sh --benchmark [NAME [OPTION...]]    how long swap_in, backup and group take, or
-#                                    NAME alone, with options of its own; scale only if named
+#   run_gpu_checks.sh --benchmark [NAME [OPTION...]]    how long swap_in, backup, group and shared_prefix
+#                                    take, or NAME alone, with options of its own; scale only if
+#                                    named
 #   run_gpu_checks.sh --pool         what a large host pool costs: 56 GiB of host memory
 #   run_gpu_checks.sh --all          all but --quick and --pool
 #
@@ -138,7 +139,7 @@ benchmarks() {
     return
   fi
   local name
-  for name in swap_in backup group; do benchmark "$name"; done
+  for name in swap_in backup group shared_prefix; do benchmark "$name"; done
 }
 
 pool() {

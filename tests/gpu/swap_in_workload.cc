@@ -19,7 +19,6 @@ namespace kvtier::testing {
 namespace {
 
 constexpr int32_t kBlockSize = 64;
-constexpr int32_t kSteps = SwapInWorkload::kWarmUp + SwapInWorkload::kMeasured;
 
 int64_t PoolBytes(const WorkloadSizes& sizes) {
   if (sizes.pool_bytes > 0) return sizes.pool_bytes;
@@ -46,10 +45,12 @@ struct SwapInWorkload::Buffers {
         warm_lru(owner.count()),
         index(int64_t{sizes.batch_max} * RegionIndexLength(sizes.hot_size)),
         warm_index(index.count()),
+        directory(shape.slot_count),
+        warm_directory(shape.slot_count),
         block_table(int64_t{sizes.batch_max} * shape.max_blocks),
         row_to_request(sizes.batch_max),
-        topk(int64_t{kSteps} * sizes.batch_max * sizes.top_k),
-        hot_indices(int64_t{kSteps} * sizes.batch_max * sizes.top_k),
+        topk(int64_t{kWarmUp + sizes.measured} * sizes.batch_max * sizes.top_k),
+        hot_indices(topk.count()),
         plan_slots(sizes.layers > 1 ? int64_t{2} * sizes.batch_max * sizes.top_k : 0),
         plan_hot_rows(plan_slots.count()),
         plan_counts(2 * sizes.batch_max),
@@ -60,6 +61,7 @@ struct SwapInWorkload::Buffers {
   DeviceArray<int32_t> owner, warm_owner;
   DeviceArray<int16_t> lru, warm_lru;
   DeviceArray<uint16_t> index, warm_index;
+  DeviceArray<int32_t> directory, warm_directory;
   DeviceArray<int32_t> block_table, row_to_request;
   DeviceArray<int32_t> topk, hot_indices;          // [step, batch_max, top_k]
   DeviceArray<int32_t> plan_slots, plan_hot_rows;  // [2, batch_max, top_k], by a step's parity
@@ -74,7 +76,8 @@ SwapInWorkload::SwapInWorkload(const WorkloadSizes& sizes, const PinnedPool& poo
       pool_(pool),
       stream_(stream),
       slot_count_(static_cast<int32_t>(std::min(PoolBytes(sizes), pool.size_bytes()) /
-                                       sizes.layers / sizes.row_bytes / kBlockSize * kBlockSize)) {
+                                       sizes.layers / sizes.row_bytes / kBlockSize * kBlockSize)),
+      steps_(kWarmUp + sizes.measured) {
   RequireCuda(cudaStreamCreateWithFlags(&beside_, cudaStreamNonBlocking), "cudaStreamCreate");
   for (cudaEvent_t* event : {&resolved_, &replayed_[0], &replayed_[1]}) {
     RequireCuda(cudaEventCreateWithFlags(event, cudaEventDisableTiming), "cudaEventCreate");
@@ -114,10 +117,14 @@ void SwapInWorkload::DrawBlocks() {
   size_t next = 0;
   for (int32_t request = 0; request < sizes_.batch_max; ++request) {
     if (sizes_.blocks_may_be_shared) next = 0;
-    for (int32_t i = 0; i < per_request; ++i, ++next) {
+    for (int32_t i = 0; i < per_request; ++i) {
+      if (request > 0 && i < sizes_.common / kBlockSize) {
+        block_table_.push_back(block_table_[i]);
+        continue;
+      }
       const auto left = static_cast<int32_t>(blocks.size() - next);
       std::swap(blocks.at(next), blocks[next + random.Below(left)]);
-      block_table_.push_back(blocks[next]);
+      block_table_.push_back(blocks[next++]);
     }
   }
 }
@@ -138,7 +145,7 @@ void SwapInWorkload::FillUsedBlocks() {
 
 void SwapInWorkload::Load(int32_t misses) {
   const int64_t batch = sizes_.batch_max, top_k = sizes_.top_k, hot_size = sizes_.hot_size;
-  topk_.assign(kSteps * batch * top_k, kNone);
+  topk_.assign(steps_ * batch * top_k, kNone);
   expected_.assign(topk_.size(), kNone);
   expected_owner_.assign(batch * hot_size, kNone);
   expected_lru_.resize(batch * hot_size);
@@ -159,7 +166,7 @@ void SwapInWorkload::Load(int32_t misses) {
     p.row_to_request = &region;
     p.block_table = &block_table_[request * p.shape.max_blocks];
     p.stats = &stats;
-    for (int64_t step = 0; step < kSteps; ++step) {
+    for (int64_t step = 0; step < steps_; ++step) {
       const int64_t at = (step * batch + request) * top_k;
       const std::vector<int32_t>& positions = trace.Next();
       std::copy(positions.begin(), positions.end(), topk_.begin() + at);
@@ -177,13 +184,14 @@ void SwapInWorkload::Load(int32_t misses) {
   device_->topk.Write(topk_, stream_);
   StartEmpty();
   for (int32_t step = 0; step < kWarmUp; ++step) {
-    RequireCuda(Step(Kernel::kOurs, sizes_.batch_max, step, device_->hot_indices.data(), {}),
-                "warm-up");
+    const Kernel kernel = sizes_.common > 0 ? Kernel::kSharing : Kernel::kOurs;
+    RequireCuda(Step(kernel, sizes_.batch_max, step, device_->hot_indices.data(), {}), "warm-up");
   }
   device_->warm_hot.CopyFrom(device_->hot, device_->hot.count(), stream_);
   device_->warm_owner.CopyFrom(device_->owner, device_->owner.count(), stream_);
   device_->warm_lru.CopyFrom(device_->lru, device_->lru.count(), stream_);
   device_->warm_index.CopyFrom(device_->index, device_->index.count(), stream_);
+  device_->warm_directory.CopyFrom(device_->directory, slot_count_, stream_);
   RequireCuda(cudaStreamSynchronize(stream_), "warm-up");
 }
 
@@ -193,6 +201,7 @@ void SwapInWorkload::StartEmpty() {
   device_->lru.Write(lru, stream_);
   device_->owner.Write(std::vector<int32_t>(lru.size(), kNone), stream_);
   device_->index.Clear(stream_);
+  device_->directory.Clear(stream_);
   device_->stats.Clear(stream_);
 }
 
@@ -208,6 +217,7 @@ void SwapInWorkload::Restore(int32_t batch) {
   device_->owner.CopyFrom(device_->warm_owner, part(device_->owner.count()), stream_);
   device_->lru.CopyFrom(device_->warm_lru, part(device_->lru.count()), stream_);
   device_->index.CopyFrom(device_->warm_index, part(device_->index.count()), stream_);
+  device_->directory.CopyFrom(device_->warm_directory, slot_count_, stream_);
 }
 
 std::vector<LayerView> SwapInWorkload::Layers() const {
@@ -235,10 +245,14 @@ cudaError_t SwapInWorkload::Step(Kernel kernel, int32_t batch, int32_t step, int
   p.block_table = device_->block_table.data();
   p.hot_indices = hot_indices;
   p.layers = layers.data();
-  p.layer_count = kernel == Kernel::kOurs ? sizes_.layers : 1;
+  const bool is_one_call = kernel == Kernel::kOurs || kernel == Kernel::kSharing;
+  p.layer_count = is_one_call ? sizes_.layers : 1;
+  if (kernel == Kernel::kSharing || kernel == Kernel::kReplaySharing) {
+    p.state.directory = device_->directory.data();
+  }
   p.stats = device_->stats.data();
   if (kernel == Kernel::kDesignA) return cuda::DesignA(p, stream_);
-  if (kernel == Kernel::kOurs) {
+  if (is_one_call) {
     return cuda::SwapIn(p, device_->workspace.data(), stream_, launch);
   }
   return StepByPlan(kernel, p, step);
@@ -254,6 +268,8 @@ cudaError_t SwapInWorkload::StepByPlan(Kernel kernel, SwapInParams params, int32
   replay.shape = params.shape;
   replay.num_rows = params.num_rows;
   replay.plan = params.plan;
+  replay.state = params.state;
+  replay.row_to_request = params.row_to_request;
   replay.layers = layers.data() + 1;
   replay.layer_count = sizes_.layers - 1;
   replay.stats = params.stats;
@@ -270,7 +286,7 @@ cudaError_t SwapInWorkload::StepByPlan(Kernel kernel, SwapInParams params, int32
   RequireCuda(cudaStreamWaitEvent(beside_, resolved_), "wait");
   RequireCuda(cuda::ReplayPlan(replay, beside_), "ReplayPlan");
   RequireCuda(cudaEventRecord(replayed_[parity], beside_), "record");
-  if (step < kSteps - 1) return cudaSuccess;
+  if (step < steps_ - 1) return cudaSuccess;
   return cudaStreamWaitEvent(stream_, replayed_[parity]);
 }
 
@@ -278,17 +294,26 @@ std::vector<Timing> SwapInWorkload::Time(int32_t batch, const std::vector<Kernel
                                          int32_t repeats, const cuda::LaunchOptions& launch) {
   std::vector<std::unique_ptr<GraphTimer>> timers;
   for (const Kernel kernel : kernels) {
-    timers.push_back(std::make_unique<GraphTimer>(stream_, kMeasured, [&, kernel](int32_t step) {
-      return Step(kernel, batch, kWarmUp + step, device_->hot_indices.data(), launch);
-    }));
+    timers.push_back(
+        std::make_unique<GraphTimer>(stream_, sizes_.measured, [&, kernel](int32_t step) {
+          return Step(kernel, batch, kWarmUp + step, device_->hot_indices.data(), launch);
+        }));
   }
   std::vector<Timing> timings(kernels.size());
   std::vector<std::vector<double>> of_replays(kernels.size()), of_each(kernels.size());
   for (int32_t repeat = 0; repeat < repeats; ++repeat) {
     for (size_t k = 0; k < kernels.size(); ++k) {
       Restore(batch);
-      of_replays[k].push_back(timers[k]->Microseconds() / kMeasured);
-      if (repeat == 0) timings[k].wrong += CountWrongState(batch);
+      device_->stats.Clear(stream_);
+      of_replays[k].push_back(timers[k]->Microseconds() / sizes_.measured);
+      if (repeat == 0) {
+        const StatsBlock stats = device_->stats.Read(1, stream_)[0];
+        Counts counts;
+        (void)ReadCounts(&stats, &counts);
+        timings[k].bytes = static_cast<double>(counts[Counter::kBytesCopied]) / sizes_.measured;
+        timings[k].shared = static_cast<double>(counts[Counter::kRowsShared]) / sizes_.measured;
+        timings[k].wrong += CountWrongState(batch);
+      }
       Restore(batch);
       for (const double us : timers[k]->MicrosecondsOfEach()) of_each[k].push_back(us);
     }
@@ -333,13 +358,13 @@ int64_t SwapInWorkload::CountWrongIndices(Kernel kernel, int32_t batch,
   const int64_t of_step = int64_t{sizes_.batch_max} * sizes_.top_k;
   const int64_t of_batch = int64_t{batch} * sizes_.top_k;
   Restore(batch);
-  for (int32_t step = kWarmUp; step < kSteps; ++step) {
+  for (int32_t step = kWarmUp; step < steps_; ++step) {
     RequireCuda(Step(kernel, batch, step, device_->hot_indices.data() + step * of_step, launch),
                 "a step");
   }
-  const std::vector<int32_t> indices = device_->hot_indices.Read(kSteps * of_step, stream_);
+  const std::vector<int32_t> indices = device_->hot_indices.Read(steps_ * of_step, stream_);
   int64_t wrong = 0;
-  for (int64_t at = kWarmUp * of_step; at < kSteps * of_step; at += of_step) {
+  for (int64_t at = kWarmUp * of_step; at < steps_ * of_step; at += of_step) {
     wrong +=
         !std::equal(indices.begin() + at, indices.begin() + at + of_batch, expected_.begin() + at);
   }
@@ -348,7 +373,7 @@ int64_t SwapInWorkload::CountWrongIndices(Kernel kernel, int32_t batch,
 
 double SwapInWorkload::RowsPerStep(int32_t batch) const {
   const int64_t all = std::accumulate(misses_.begin(), misses_.begin() + batch, int64_t{0});
-  return static_cast<double>(all) / kMeasured;
+  return static_cast<double>(all) / sizes_.measured;
 }
 
 std::vector<int32_t> SwapInWorkload::RandomSlots(int32_t batch, int64_t count) const {

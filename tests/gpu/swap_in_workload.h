@@ -2,7 +2,7 @@
 //
 // Requests with contexts in random blocks of a pinned pool; each step keeps a share of the last
 // top-k and asks for rows that are not hot instead of the rest (miss_trace.h). 16 steps of warm-up,
-// 48 steps in one CUDA graph, replayed from the same state each time. The sequential reference
+// 48 or so in one CUDA graph, replayed from the same state each time. The sequential reference
 // plays the same trace: hot indices of every step, owners and orders must be its own, and every hot
 // row must be the host row of its owner.
 #pragma once
@@ -32,6 +32,10 @@ struct WorkloadSizes {
   // Requests draw their blocks each from the whole part, so that two may have a block in common,
   // as requests with a common prefix have: any batch on a pool of any size.
   bool blocks_may_be_shared = false;
+  // Rows at the start of every context that lie in the same blocks for all requests, a multiple of
+  // the block's 64.
+  int32_t common = 0;
+  int32_t measured = 48;  // steps
 };
 
 struct Timing {
@@ -39,19 +43,22 @@ struct Timing {
   double us_best = 0;  // the best of them
   double us_each = 0;  // the median of single steps, with the cost of an event
   double us_p99 = 0;   // their 99th percentile
+  double bytes = 0;    // a step, from the host pool
+  double shared = 0;   // rows a step that came from another request's
   int64_t wrong = 0;   // rows, indices, owners and orders that are not as they must be
 };
 
 class SwapInWorkload {
  public:
   static constexpr int32_t kWarmUp = 16;
-  static constexpr int32_t kMeasured = 48;
 
   enum class Kernel {
-    kOurs,          // one call for all layers
-    kDesignA,       // the leader alone
-    kReplay,        // the leader, then its plan on the other layers
-    kReplayBeside,  // the same, on a second stream, while the next step goes on
+    kOurs,           // one call for all layers
+    kSharing,        // the same, with a directory
+    kDesignA,        // the leader alone
+    kReplay,         // the leader, then its plan on the other layers
+    kReplaySharing,  // the same, with a directory
+    kReplayBeside,   // the same, on a second stream, while the next step goes on
   };
 
   // Takes device memory, lays out block tables, writes the rows of the pool that are used.
@@ -93,6 +100,7 @@ class SwapInWorkload {
   const PinnedPool& pool_;
   const cudaStream_t stream_;
   const int32_t slot_count_;
+  const int32_t steps_;                           // with the warm-up
   cudaStream_t beside_ = nullptr;                 // kReplayBeside
   cudaEvent_t resolved_ = nullptr;                // the leader of a step is done
   cudaEvent_t replayed_[2] = {nullptr, nullptr};  // a step's followers are, by its parity
