@@ -104,7 +104,7 @@ void FindGroup(const v1::GroupBuffers& buffers, const CacheShape& cache, int g, 
                                           has_scores ? hot_slots : 0);
   const auto directory =
       find->Array<int32_t>(name("directory"), buffers.directory(), v1::SEGMENT_KIND_STATE,
-                           cache.share_rows ? shape.slot_count : 0);
+                           cache.share_rows ? int64_t{kDirectoryWords} * shape.slot_count : 0);
   const auto stats =
       find->Array<StatsBlock>(name("stats"), buffers.stats(), v1::SEGMENT_KIND_STATE, 1);
   const auto backed = find->Array<int32_t>(name("backed_generation"), buffers.backed_generation(),

@@ -118,7 +118,7 @@ TEST(SegmentMap, ADirectoryIsThereIfRowsAreShared) {
   FakeCache shared(layout);
   const absl::StatusOr<CacheMemory> with = MapOf(shared, layout);
   ASSERT_TRUE(with.ok()) << with.status();
-  const int32_t last = with->view().groups[1].shape.slot_count - 1;
+  const int32_t last = 2 * with->view().groups[1].shape.slot_count - 1;
   with->kernel_arrays(1).state.directory[last] = 9;
   EXPECT_EQ(shared.Array<int32_t>(shared.answer().buffers().groups(1).directory())[last], 9);
 }

@@ -40,6 +40,9 @@ struct GroupShape {
   EvictionPolicy policy = EvictionPolicy::kLru;
 };
 
+// Words of a slot in a directory.
+inline constexpr int32_t kDirectoryWords = 2;
+
 // Ownership and order of the hot slots of every region.
 struct GroupState {
   int32_t* owner = nullptr;  // [region_count, hot_size] slot owned by each hot slot, -1 empty
@@ -49,11 +52,11 @@ struct GroupState {
   // other than -1 by hand zeroes the region's index.
   uint16_t* index = nullptr;
   uint8_t* score = nullptr;  // [region_count, hot_size] of each hot slot; kAged only, else null
-  // [slot_count] 1 + a hot row that may hold the slot's bytes on all layers, 0 none; or null. For
-  // the kernels that copy rows which another region of the call has from there instead of from the
-  // host pool. A hint: any value is harmless as long as every owned hot row holds its owner's
-  // bytes. Whoever writes an owner other than -1 by hand zeroes its slot's entry; so does who
-  // rewrites a slot's host row by other means than Backup() and keeps copies of it.
+  // [slot_count, kDirectoryWords] 1 + a hot row that may hold the slot's bytes on all layers, 0
+  // none; or null. For the kernels that copy rows which another region of the call has from there
+  // instead of from the host pool. A hint: any value is harmless as long as every owned hot row
+  // holds its owner's bytes. Whoever writes an owner other than -1 by hand zeroes its slot's words;
+  // so does who rewrites a slot's host row by other means than Backup() and keeps copies of it.
   int32_t* directory = nullptr;
 };
 

@@ -136,7 +136,7 @@ void FakeCache::PlaceGroup(int group) {
   const bool has_scores = shape.policy == EvictionPolicy::kAged;
   Place(v1::SEGMENT_KIND_STATE, has_scores ? hot_slots : 0, buffers->mutable_score());
   const bool has_directory = answer_.layout().share_rows();
-  Place(v1::SEGMENT_KIND_STATE, has_directory ? int64_t{shape.slot_count} * 4 : 0,
+  Place(v1::SEGMENT_KIND_STATE, has_directory ? int64_t{shape.slot_count} * 8 : 0,
         buffers->mutable_directory());
   Place(v1::SEGMENT_KIND_STATE, sizeof(StatsBlock), buffers->mutable_stats());
   for (v1::Buffer* buffer :

@@ -153,7 +153,9 @@ __device__ void FinishRows(const BackupArgs& a, const RowList& list, int32_t row
     if (list.source[i] < 0) continue;
     const int32_t slot = list.slot[i];
     // Other regions may keep copies of what was there before: nobody shall find them.
-    if (a.directory != nullptr) StoreRelaxed(a.directory + slot, 0);
+    for (int32_t w = 0; a.directory != nullptr && w < kDirectoryWords; ++w) {
+      StoreRelaxed(a.directory + int64_t{kDirectoryWords} * slot + w, 0);
+    }
     if (a.tracking.block_generation == nullptr) continue;
     const int32_t generation =
         begun_under == 0 ? LoadRelaxed(a.tracking.block_generation + slot / a.shape.block_size)

@@ -13,7 +13,7 @@ namespace kvtier::cuda {
 
 // Who can tell where else than in the host pool a slot's bytes are (share_plan.cu).
 struct RowDirectory {
-  int32_t* hot_rows;  // [slot_count] GroupState::directory; null: nobody
+  int32_t* hot_rows;  // [slot_count, kDirectoryWords] GroupState::directory; null: nobody
   const int32_t* owner;
   const int32_t* row_to_request;
   int32_t region_count, region_stride, hot_size;

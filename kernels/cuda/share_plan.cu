@@ -2,11 +2,13 @@
 //
 // The directory names a hot row for a slot: a hint. It is a source if the row's region takes part
 // in this call (what other calls do to theirs is not known here) and the row's owner is the slot.
-// Owners are final, as the step is resolved before; so is, in three kinds of launch:
+// Owners are final, as the step is resolved before. Four kinds of launch follow:
+//   0. Promote  a slot whose word names no source gets its second word, the last hot row that was
+//             copied from one, if that is a source: it is younger, so it outlives the first
 //   1. Claim  the first layer: an entry whose slot has no source makes its own hot row the one that
 //             the directory names, and fills it from the host pool. Of several, one wins.
 //   2. Fill   other layers: entries whose own hot row is named are filled from the host pool
-//   3. Share  all layers: the other ones are copied inside the hot buffer
+//   3. Share  all layers: the other ones are copied inside the hot buffer, and become second
 // No warp waits for another: a launch sees what the one before it did.
 //
 // Why a source holds its slot's bytes when it is read: if its row was not placed by this step, an
@@ -32,7 +34,7 @@ constexpr int32_t kSharingBlocksPerMultiprocessor = 2;
 // A claim fails only when somebody else's has just succeeded, for the same slot.
 constexpr int32_t kClaimTriesMax = 8;
 
-enum class Stage : int32_t { kClaim, kFill, kShare };
+enum class Stage : int32_t { kPromote, kClaim, kFill, kShare };
 
 struct SharePlanArgs {
   CopyPlanArgs plan;
@@ -71,12 +73,12 @@ class Sources {
   // The hot row that entry (slot, hot_row) gets its bytes from: its own if it fills that from the
   // host pool, kNone if nobody has them.
   __device__ int32_t Find(int32_t slot, int32_t hot_row) const {
-    return SourceIn(LoadRelaxed(d_.hot_rows + slot), slot, hot_row);
+    return SourceIn(LoadRelaxed(WordsOf(slot)), slot, hot_row);
   }
 
   // The same, but where nobody has them the entry takes over, if it can.
   __device__ int32_t FindOrClaim(int32_t slot, int32_t hot_row) const {
-    int32_t* const word = d_.hot_rows + slot;
+    int32_t* const word = WordsOf(slot);
     int32_t seen = LoadRelaxed(word);
     for (int32_t tries = 0; tries < kClaimTriesMax; ++tries) {
       const int32_t source = SourceIn(seen, slot, hot_row);
@@ -88,7 +90,25 @@ class Sources {
     return kNone;
   }
 
+  // Before anybody asks. By one thread an entry.
+  __device__ void Promote(int32_t slot, int32_t hot_row) const {
+    int32_t* const words = WordsOf(slot);
+    const int32_t first = LoadRelaxed(words);
+    if (SourceIn(first, slot, hot_row) >= 0) return;
+    const int32_t second = LoadRelaxed(words + 1);
+    if (SourceIn(second, slot, hot_row) >= 0) atomicCAS(words, first, second);
+  }
+
+  // For calls to come.
+  __device__ void NameSecond(int32_t slot, int32_t hot_row) const {
+    StoreRelaxed(WordsOf(slot) + 1, hot_row + 1);
+  }
+
  private:
+  __device__ int32_t* WordsOf(int32_t slot) const {
+    return d_.hot_rows + int64_t{kDirectoryWords} * slot;
+  }
+
   // What `word` of the directory is worth; any value may be there.
   __device__ int32_t SourceIn(int32_t word, int32_t slot, int32_t hot_row) const {
     if (word <= 0) return kNone;
@@ -130,6 +150,27 @@ __device__ void CountRows(const CopyPlanArgs& a, BlockWords* block, int32_t from
   if (__any_sync(kAllLanes, value != 0) != 0) AddToStats(a.stats, value);
 }
 
+// All entries, one a lane.
+__device__ void PromoteAll(const CopyPlanArgs& a, const Sources& sources, int32_t row_end) {
+  const int32_t warps = static_cast<int32_t>(gridDim.x) * WarpCount();
+  const int32_t warp = Warp() * static_cast<int32_t>(gridDim.x) + static_cast<int32_t>(blockIdx.x);
+  for (int32_t row = 0; row < row_end; row += kWarpThreads) {
+    const PlanChunk chunk(a, row, row_end);
+    for (int32_t start = warp * kWarpThreads; start < chunk.total();
+         start += warps * kWarpThreads) {
+      const int32_t count = min(chunk.total() - start, kWarpThreads);
+      int64_t mine = 0;
+      for (int32_t i = 0; i < count; ++i) {
+        const int64_t at = chunk.At(start + i);
+        if (Lane() == i) mine = at;
+      }
+      if (Lane() >= count) continue;
+      const PlanEntry entry = LoadEntry(a, mine);
+      if (entry.slot >= 0 && entry.hot_row >= 0) sources.Promote(entry.slot, entry.hot_row);
+    }
+  }
+}
+
 template <int32_t kLayersMax>
 __global__ void __launch_bounds__(kThreads)
     SharePlanKernel(const __grid_constant__ SharePlanArgs args,
@@ -142,33 +183,41 @@ __global__ void __launch_bounds__(kThreads)
   sources.FindRegions(row_end);
   __syncthreads();
   if (args.moves_header && blockIdx.x == 0 && Warp() == 0) MoveHeader(a);
+  if (args.stage == Stage::kPromote) {
+    PromoteAll(a, sources, row_end);
+    return;
+  }
   const bool shares = args.stage == Stage::kShare;
   int32_t from_host = 0, shared = 0;
-  ForItems(
-      a, list.count, row_end, static_cast<int32_t>(gridDim.x), [&](int32_t l, const PlanEntry& entry) {
-        const LayerView& layer = list.layers[l];
-        if (entry.slot < 0) {
-          if (!shares) ZeroRow(layer.hot, layer.layout, entry.hot_row);
-          return;
-        }
-        // What one lane found holds for all.
-        int32_t source = kNone;
-        if (Lane() == 0) {
-          source = args.stage == Stage::kClaim ? sources.FindOrClaim(entry.slot, entry.hot_row)
-                                               : sources.Find(entry.slot, entry.hot_row);
-        }
-        source = __shfl_sync(kAllLanes, source, 0);
-        const bool fills = source == entry.hot_row;
-        const bool is_elsewhere = source >= 0 && !fills;
-        from_host += !is_elsewhere && l == 0;
-        shared += is_elsewhere && l == 0;
-        if (fills == shares) return;
-        if (!shares || !is_elsewhere) {
-          CopyRow(layer.hot, layer.layout, entry.hot_row, layer.host, layer.layout, entry.slot);
-        } else {
-          CopyRow(layer.hot, layer.layout, entry.hot_row, layer.hot, layer.layout, source);
-        }
-      });
+  ForItems(a, list.count, row_end, static_cast<int32_t>(gridDim.x),
+           [&](int32_t l, const PlanEntry& entry) {
+             const LayerView& layer = list.layers[l];
+             if (entry.slot < 0) {
+               if (!shares) ZeroRow(layer.hot, layer.layout, entry.hot_row);
+               return;
+             }
+             // What one lane found holds for all.
+             int32_t source = kNone;
+             if (Lane() == 0) {
+               source = args.stage == Stage::kClaim ? sources.FindOrClaim(entry.slot, entry.hot_row)
+                                                    : sources.Find(entry.slot, entry.hot_row);
+             }
+             source = __shfl_sync(kAllLanes, source, 0);
+             const bool fills = source == entry.hot_row;
+             const bool is_elsewhere = source >= 0 && !fills;
+             from_host += !is_elsewhere && l == 0;
+             shared += is_elsewhere && l == 0;
+             if (fills == shares) return;
+             if (!shares || !is_elsewhere) {
+               CopyRow(layer.hot, layer.layout, entry.hot_row, layer.host, layer.layout,
+                       entry.slot);
+             } else {
+               CopyRow(layer.hot, layer.layout, entry.hot_row, layer.hot, layer.layout, source);
+               if (a.directory.claims && l == 0 && Lane() == 0) {
+                 sources.NameSecond(entry.slot, entry.hot_row);
+               }
+             }
+           });
   if (args.counts) CountRows(a, block, from_host, shared);
 }
 
@@ -218,6 +267,11 @@ cudaError_t SharePlan(const CopyPlanArgs& plan, const LayerView* layers, int32_t
   SharePlanArgs args = {plan, Stage::kFill, plan.header != nullptr, layer_count > 0};
   const int32_t claimed = plan.directory.claims ? std::min(layer_count, 1) : 0;
   if (claimed > 0) {
+    SharePlanArgs promotes = args;
+    promotes.stage = Stage::kPromote;
+    promotes.moves_header = promotes.counts = false;
+    error = LaunchStage(promotes, layers, claimed, blocks_max, stream);
+    if (error != cudaSuccess) return error;
     args.stage = Stage::kClaim;
     error = LaunchStage(args, layers, claimed, blocks_max, stream);
     args.moves_header = args.counts = false;

@@ -97,7 +97,7 @@ GroupFixture::GroupFixture(const GroupOptions& options)
   for (int64_t i = 0; i < hot_slots; ++i) lru[i] = static_cast<int16_t>(i % s.hot_size);
   index.assign(int64_t{s.region_count} * RegionIndexLength(s.hot_size), 0);
   if (s.policy == EvictionPolicy::kAged) score.assign(hot_slots, 0);
-  if (options_.shares_rows) directory.assign(s.slot_count, 0);
+  if (options_.shares_rows) directory.assign(int64_t{kDirectoryWords} * s.slot_count, 0);
   if (options_.tracking) {
     block_generation.assign(s.slot_count / s.block_size, 1);
     backed_generation.assign(s.slot_count, 1);

@@ -93,7 +93,7 @@ class GroupFixture {
   std::vector<int16_t> lru;        // [region_count, hot_size]
   std::vector<uint16_t> index;     // [region_count, RegionIndexLength(hot_size)]; no result
   std::vector<uint8_t> score;      // [region_count, hot_size] under kAged, else empty
-  std::vector<int32_t> directory;  // [slot_count] if rows are shared, else empty; no result
+  std::vector<int32_t> directory;  // [slot_count, 2] if rows are shared, else empty; no result
   std::vector<int32_t> block_generation, backed_generation;
   StatsBlock stats;
   std::vector<ByteBuffer> host, hot;  // [layer]

@@ -97,7 +97,8 @@ TierGeometry TierGeometryOf(const CacheLayout& layout) {
     group.index = state.PlaceArray<uint16_t>(requests * RegionIndexLength(shape.hot_size));
     const bool has_scores = shape.policy == EvictionPolicy::kAged;
     group.score = state.PlaceArray<uint8_t>(has_scores ? requests * shape.hot_size : 0);
-    group.directory = state.PlaceArray<int32_t>(layout.share_rows ? shape.slot_count : 0);
+    group.directory = state.PlaceArray<int32_t>(
+        layout.share_rows ? int64_t{kDirectoryWords} * shape.slot_count : 0);
     group.stats = state.PlaceArray<StatsBlock>(1);
     group.topk = step.PlaceArray<int32_t>(entries);
     group.hot_indices = step.PlaceArray<int32_t>(entries);

@@ -128,7 +128,7 @@ TEST(CacheGeometryTest, SizesAreThoseOfTheShapes) {
       const bool has_scores = layout.eviction_policy == EvictionPolicy::kAged;
       EXPECT_EQ(shape.policy, layout.eviction_policy);
       EXPECT_EQ(arrays.score.size_bytes, has_scores ? regions * group.hot_size : 0);
-      EXPECT_EQ(arrays.directory.size_bytes, layout.share_rows ? 4 * shape.slot_count : 0);
+      EXPECT_EQ(arrays.directory.size_bytes, layout.share_rows ? int64_t{8} * shape.slot_count : 0);
       EXPECT_EQ(arrays.stats.size_bytes, static_cast<int64_t>(sizeof(StatsBlock)));
       for (const ArrayExtent& entries : {arrays.topk, arrays.hot_indices, arrays.miss_mask,
                                          arrays.plan_slots, arrays.plan_hot_rows}) {

@@ -219,7 +219,7 @@ TEST_F(HotTierTest, ADirectoryIsThereIfRowsAreShared) {
     const SwapInParams params = tier->MakeSwapIn(g, tier->StepBuffers(g, 1), {0, 1}, true);
     const int32_t* const directory = params.state.directory;
     ASSERT_NE(directory, nullptr);
-    EXPECT_THAT(std::vector<int32_t>(directory, directory + layout.slot_count()), Each(0));
+    EXPECT_THAT(std::vector<int32_t>(directory, directory + 2 * layout.slot_count()), Each(0));
     const ReplayPlanParams replay = tier->MakeReplayPlan(g, 1, {0, 1});
     EXPECT_EQ(replay.state.directory, directory);
     EXPECT_EQ(replay.row_to_request, params.row_to_request);

@@ -182,7 +182,7 @@ class Runner {
     const int64_t index_words = int64_t{s.region_count} * RegionIndexLength(s.hot_size);
     return {InOut(host.owner, hot_slots), InOut(host.lru, hot_slots),
             InOut(host.index, index_words), InOut(host.score, hot_slots),
-            InOut(host.directory, s.slot_count)};
+            InOut(host.directory, int64_t{kDirectoryWords} * s.slot_count)};
   }
   RowTracking Tracking(const GroupShape& s, const RowTracking& host) {
     CudaArena& arena = options_.generations_in_host_memory ? pinned_ : device_;

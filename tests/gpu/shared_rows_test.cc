@@ -1,6 +1,7 @@
 // Rows that several regions hold or want: which of them cross PCIe. Run with one of the headers
 // simulated_cases.h and cuda_cases.h; StepRows() checks bytes and everything else.
 #include "kernels/testing/case_fixture.h"
+#include "kernels/testing/random_steps.h"
 
 namespace kvtier::testing {
 namespace {
@@ -155,6 +156,40 @@ TEST_P(SharedRows, AnyDirectoryIsHarmless) {
     Ask(&g, {1, 3}, Join({Range(first, first + 4), Range(first + 8, first + 12)}));
     first += 16;
   }
+}
+
+// 64 requests with a common prefix that 90 % of their lookups are in: what crosses PCIe without the
+// directory is rows_copied times the bytes of a row, from an empty buffer on.
+TEST_P(SharedRows, ACommonPrefixCrossesPcieRarely) {
+  constexpr int32_t kRequests = 64, kSteps = 48, kPrefix = 464, kOwn = 48;
+  GroupOptions options = Options();
+  options.shape.top_k = 32;
+  options.shape.hot_size = 64;
+  options.shape.region_count = options.num_rows = kRequests;
+  options.shape.slot_count = kPrefix + kRequests * kOwn;
+  Group g = MakeGroup(options);
+  Random random(1);
+  for (int32_t step = 0; step < kSteps; ++step) {
+    for (int32_t at = 0; at < kRequests * options.shape.top_k; ++at) {
+      const int32_t request = at / options.shape.top_k;
+      // As a model does, it asks for most of its last rows again.
+      if (step > 0 && !random.OneIn(5)) continue;
+      g.topk[at] =
+          random.OneIn(10) ? kPrefix + request * kOwn + random.Below(kOwn) : random.Below(kPrefix);
+    }
+    GetParam().swap_in(g.SwapIn());
+  }
+  for (int32_t region = 0; region < kRequests; ++region) {
+    const Ints owners = g.Owners(region);
+    for (int32_t h = 0; h < options.shape.hot_size; ++h) {
+      ASSERT_TRUE(owners[h] < 0 || g.Holds(g.region_start(region) + h, owners[h]));
+    }
+  }
+  const Counts counts = g.counts();
+  const int64_t without = counts[Counter::kRowsCopied] * kBytesOfRow;
+  EXPECT_GE(without, 5 * counts[Counter::kBytesCopied]);
+  RecordProperty("bytes_without", std::to_string(without));
+  RecordProperty("bytes_with", std::to_string(counts[Counter::kBytesCopied]));
 }
 
 TEST_P(SharedRows, NothingIsSharedWithoutADirectory) {

@@ -45,8 +45,8 @@ struct SwapInWorkload::Buffers {
         warm_lru(owner.count()),
         index(int64_t{sizes.batch_max} * RegionIndexLength(sizes.hot_size)),
         warm_index(index.count()),
-        directory(shape.slot_count),
-        warm_directory(shape.slot_count),
+        directory(int64_t{kDirectoryWords} * shape.slot_count),
+        warm_directory(directory.count()),
         block_table(int64_t{sizes.batch_max} * shape.max_blocks),
         row_to_request(sizes.batch_max),
         topk(int64_t{kWarmUp + sizes.measured} * sizes.batch_max * sizes.top_k),
@@ -191,7 +191,7 @@ void SwapInWorkload::Load(int32_t misses) {
   device_->warm_owner.CopyFrom(device_->owner, device_->owner.count(), stream_);
   device_->warm_lru.CopyFrom(device_->lru, device_->lru.count(), stream_);
   device_->warm_index.CopyFrom(device_->index, device_->index.count(), stream_);
-  device_->warm_directory.CopyFrom(device_->directory, slot_count_, stream_);
+  device_->warm_directory.CopyFrom(device_->directory, device_->directory.count(), stream_);
   RequireCuda(cudaStreamSynchronize(stream_), "warm-up");
 }
 
@@ -217,7 +217,7 @@ void SwapInWorkload::Restore(int32_t batch) {
   device_->owner.CopyFrom(device_->warm_owner, part(device_->owner.count()), stream_);
   device_->lru.CopyFrom(device_->warm_lru, part(device_->lru.count()), stream_);
   device_->index.CopyFrom(device_->warm_index, part(device_->index.count()), stream_);
-  device_->directory.CopyFrom(device_->warm_directory, slot_count_, stream_);
+  device_->directory.CopyFrom(device_->warm_directory, device_->directory.count(), stream_);
 }
 
 std::vector<LayerView> SwapInWorkload::Layers() const {
