@@ -43,9 +43,9 @@ absl::StatusOr<std::shared_ptr<Cache>> Cache::Create(absl::string_view name,
     cache->registrations_.push_back(std::move(registration));
   }
   MutexLock lock(&cache->mutex_);
-  cache->ledger_ = std::make_unique<BlockLedger>(std::string(name), layout.block_count,
-                                                 NeighbourhoodBlocksOf(layout),
-                                                 cache->host().block_generation);
+  cache->ledger_ =
+      std::make_unique<BlockLedger>(std::string(name), layout.block_count,
+                                    NeighbourhoodBlocksOf(layout), cache->host().block_generation);
   return cache;
 }
 
