@@ -85,6 +85,24 @@ RowLayout SplitPage(int32_t value_bytes, int32_t scale_bytes, int32_t page_rows,
           .page_bytes = page_bytes};
 }
 
+GroupShape Shape(int32_t top_k, int32_t hot_size, int32_t regions, int32_t rows_per_request,
+                 int32_t block_size, int32_t slot_count, int32_t max_blocks) {
+  GroupShape shape;
+  shape.top_k = top_k;
+  shape.hot_size = hot_size;
+  shape.region_count = regions;
+  shape.rows_per_request = rows_per_request;
+  shape.block_size = block_size;
+  shape.slot_count = slot_count;
+  shape.max_blocks = max_blocks;
+  return shape;
+}
+
+GroupShape Aged(GroupShape shape) {
+  shape.policy = EvictionPolicy::kAged;
+  return shape;
+}
+
 RowLayout DeepSeekV4Layout() { return SplitPage(576, 8, 64, 37440); }
 
 GroupFixture::GroupFixture(const GroupOptions& options)

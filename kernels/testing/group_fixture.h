@@ -26,6 +26,11 @@ RowLayout Contiguous(int32_t row_bytes, int64_t row_stride = 0);  // 0: rows wit
 RowLayout SplitPage(int32_t value_bytes, int32_t scale_bytes, int32_t page_rows,
                     int64_t page_bytes);
 
+// A group's sizes; its region_stride is computed where the group is made. And the same with scores.
+GroupShape Shape(int32_t top_k, int32_t hot_size, int32_t regions, int32_t rows_per_request,
+                 int32_t block_size, int32_t slot_count, int32_t max_blocks);
+GroupShape Aged(GroupShape shape);
+
 // DeepSeek-V4's compressed cache: 64 rows a page, 576 + 8 bytes a row, 37,440 bytes a page.
 RowLayout DeepSeekV4Layout();
 

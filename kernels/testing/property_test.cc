@@ -20,24 +20,6 @@ struct Grid {
 
 void PrintTo(const Grid& grid, std::ostream* out) { *out << grid.name; }
 
-GroupShape Shape(int32_t top_k, int32_t hot_size, int32_t regions, int32_t rows_per_request,
-                 int32_t block_size, int32_t slot_count, int32_t max_blocks) {
-  GroupShape shape;
-  shape.top_k = top_k;
-  shape.hot_size = hot_size;
-  shape.region_count = regions;
-  shape.rows_per_request = rows_per_request;
-  shape.block_size = block_size;
-  shape.slot_count = slot_count;
-  shape.max_blocks = max_blocks;
-  return shape;
-}
-
-GroupShape Aged(GroupShape shape) {
-  shape.policy = EvictionPolicy::kAged;
-  return shape;
-}
-
 std::vector<Grid> Grids() {
   const RowLayout plain = Contiguous(16), padded = Contiguous(32, 48);
   const RowLayout split = SplitPage(16, 4, 4, 96), wide = SplitPage(32, 8, 64, 2576);

@@ -4,24 +4,6 @@
 namespace kvtier::testing {
 namespace {
 
-GroupShape Shape(int32_t top_k, int32_t hot_size, int32_t regions, int32_t rows_per_request,
-                 int32_t block_size, int32_t slot_count, int32_t max_blocks) {
-  GroupShape shape;
-  shape.top_k = top_k;
-  shape.hot_size = hot_size;
-  shape.region_count = regions;
-  shape.rows_per_request = rows_per_request;
-  shape.block_size = block_size;
-  shape.slot_count = slot_count;
-  shape.max_blocks = max_blocks;
-  return shape;
-}
-
-GroupShape Aged(GroupShape shape) {
-  shape.policy = EvictionPolicy::kAged;
-  return shape;
-}
-
 // `count` layers of different row bytes.
 std::vector<RowLayout> ManyLayers(int32_t count) {
   std::vector<RowLayout> layouts;
