@@ -10,13 +10,15 @@
 #include <numeric>
 #include <random>
 #include <string>
-#include <thread>
 #include <vector>
 
 #include "absl/time/time.h"
 #include "kernels/cuda/launch.h"
 #include "server/host_pool/testing/churn.h"
 #include "tests/gpu/cuda_arena.h"
+#include "tests/gpu/device_array.h"
+#include "tests/gpu/graph_timer.h"
+#include "tests/gpu/pinned_pool.h"
 
 namespace kvtier::testing {
 namespace {
@@ -30,37 +32,6 @@ constexpr int32_t kEntries = kRequests * kRows;
 uint64_t WordOf(int64_t slot, int64_t word) {
   return static_cast<uint64_t>(slot << 8 | word) * 0x9e3779b97f4a7c15u;
 }
-
-// Where `count` ints lie on the device; of T bytes for rows.
-template <typename T>
-class Device {
- public:
-  explicit Device(int64_t count) : bytes_(static_cast<size_t>(count) * sizeof(T)) {
-    void* memory = nullptr;
-    RequireCuda(cudaMalloc(&memory, bytes_), "cudaMalloc");
-    data_ = static_cast<T*>(memory);
-  }
-  ~Device() { (void)cudaFree(data_); }
-  Device(const Device&) = delete;
-  Device& operator=(const Device&) = delete;
-  T* data() const { return data_; }
-  void Write(const std::vector<T>& values, cudaStream_t stream) const {
-    RequireCuda(cudaMemcpyAsync(data_, values.data(), bytes_, cudaMemcpyHostToDevice, stream),
-                "upload");
-    RequireCuda(cudaStreamSynchronize(stream), "upload");
-  }
-  std::vector<T> Read(cudaStream_t stream) const {
-    std::vector<T> values(bytes_ / sizeof(T));
-    RequireCuda(cudaMemcpyAsync(values.data(), data_, bytes_, cudaMemcpyDeviceToHost, stream),
-                "download");
-    RequireCuda(cudaStreamSynchronize(stream), "download");
-    return values;
-  }
-
- private:
-  const size_t bytes_;
-  T* data_;
-};
 
 GroupShape Shape(int32_t block_count) {
   GroupShape shape;
@@ -92,7 +63,7 @@ class Gather {
 
   // The rows that plans may name.
   void FillRows(const std::vector<Table>& tables) const {
-    OnAllProcessors(kRequests, [&](int64_t request) {
+    ForEach(kRequests, [&](int64_t request) {
       for (const int32_t block : tables[request]) {
         for (int64_t slot = int64_t{block} * kPoolBlockSize;
              slot < (int64_t{block} + 1) * kPoolBlockSize; ++slot) {
@@ -108,7 +79,7 @@ class Gather {
     const std::vector<int32_t> slots = DrawPlans(tables, order);
     slots_.Write(slots, stream_);
     RequireCuda(cudaMemsetAsync(hot_.data(), 0, HotBytes(), stream_), "memset");
-    const float milliseconds = Time();
+    const double milliseconds = Time();
     *wrong_rows += CountWrongRows(&slots[size_t{kPlans - 1} * kEntries]);
     return static_cast<double>(int64_t{kPlans} * kEntries * kPoolRowBytes) / milliseconds / 1e6;
   }
@@ -120,7 +91,7 @@ class Gather {
 
   static std::vector<int32_t> DrawPlans(const std::vector<Table>& tables, Order order) {
     std::vector<int32_t> slots(size_t{kPlans} * kEntries);
-    OnAllProcessors(kRequests, [&](int64_t request) {
+    ForEach(kRequests, [&](int64_t request) {
       std::mt19937 random(static_cast<uint32_t>(request));
       std::vector<int32_t> positions(kContext);
       std::iota(positions.begin(), positions.end(), 0);
@@ -137,7 +108,7 @@ class Gather {
     return slots;
   }
 
-  void Enqueue(int32_t plan) {
+  cudaError_t Enqueue(int32_t plan) {
     const LayerView layer = {
         rows_, hot_.data(), {.value_bytes = kPoolRowBytes, .row_stride = kPoolRowBytes}};
     ReplayPlanParams params;
@@ -146,38 +117,22 @@ class Gather {
     params.plan = {slots_.data() + int64_t{plan} * kEntries, hot_rows_.data(), counts_.data()};
     params.layers = &layer;
     params.layer_count = 1;
-    RequireCuda(cuda::ReplayPlan(params, stream_), "ReplayPlan");
+    return cuda::ReplayPlan(params, stream_);
   }
 
-  float Time() {
-    cudaGraph_t graph = nullptr;
-    cudaGraphExec_t executable = nullptr;
-    RequireCuda(cudaStreamBeginCapture(stream_, cudaStreamCaptureModeGlobal), "capture");
-    for (int32_t plan = 0; plan < kPlans; ++plan) Enqueue(plan);
-    RequireCuda(cudaStreamEndCapture(stream_, &graph), "capture");
-    RequireCuda(cudaGraphInstantiate(&executable, graph, 0), "cudaGraphInstantiate");
-    cudaEvent_t begin = nullptr, end = nullptr;
-    RequireCuda(cudaEventCreate(&begin), "cudaEventCreate");
-    RequireCuda(cudaEventCreate(&end), "cudaEventCreate");
-    float best = 1e30f;
-    for (int32_t repeat = 0; repeat <= kRepeats; ++repeat) {
-      RequireCuda(cudaEventRecord(begin, stream_), "cudaEventRecord");
-      RequireCuda(cudaGraphLaunch(executable, stream_), "cudaGraphLaunch");
-      RequireCuda(cudaEventRecord(end, stream_), "cudaEventRecord");
-      RequireCuda(cudaStreamSynchronize(stream_), "graph");
-      float milliseconds = 0;
-      RequireCuda(cudaEventElapsedTime(&milliseconds, begin, end), "cudaEventElapsedTime");
-      if (repeat > 0) best = std::min(best, milliseconds);  // the first warms up
+  // Milliseconds of all plans, the best replay.
+  double Time() {
+    GraphTimer timer(stream_, kPlans, [this](int32_t plan) { return Enqueue(plan); });
+    timer.Microseconds();  // warms up
+    double best = timer.Microseconds();
+    for (int32_t repeat = 1; repeat < kRepeats; ++repeat) {
+      best = std::min(best, timer.Microseconds());
     }
-    RequireCuda(cudaEventDestroy(begin), "cudaEventDestroy");
-    RequireCuda(cudaEventDestroy(end), "cudaEventDestroy");
-    RequireCuda(cudaGraphExecDestroy(executable), "cudaGraphExecDestroy");
-    RequireCuda(cudaGraphDestroy(graph), "cudaGraphDestroy");
-    return best;
+    return best / 1e3;
   }
 
   int64_t CountWrongRows(const int32_t* slots) const {
-    const std::vector<uint8_t> hot = hot_.Read(stream_);
+    const std::vector<uint8_t> hot = hot_.Read(hot_.count(), stream_);
     int64_t wrong = 0;
     for (int64_t request = 0; request < kRequests; ++request) {
       for (int64_t i = 0; i < kRows; ++i) {
@@ -194,10 +149,10 @@ class Gather {
   uint8_t* const rows_;
   const GroupShape shape_;
   cudaStream_t stream_ = nullptr;
-  Device<uint8_t> hot_{int64_t{kRequests} * RegionStride(kRows, 1) * kPoolRowBytes};
-  Device<int32_t> slots_{int64_t{kPlans} * kEntries};
-  Device<int32_t> hot_rows_{kEntries};
-  Device<int32_t> counts_{kRequests};
+  DeviceArray<uint8_t> hot_{int64_t{kRequests} * RegionStride(kRows, 1) * kPoolRowBytes};
+  DeviceArray<int32_t> slots_{int64_t{kPlans} * kEntries};
+  DeviceArray<int32_t> hot_rows_{kEntries};
+  DeviceArray<int32_t> counts_{kRequests};
 };
 
 struct Placement {
@@ -246,17 +201,6 @@ int64_t Report(const std::string& name, const std::vector<Table>& tables, Gather
 }
 
 }  // namespace
-
-void OnAllProcessors(int64_t count, const std::function<void(int64_t)>& function) {
-  std::vector<std::thread> threads;
-  const int64_t thread_count = std::max(1u, std::thread::hardware_concurrency());
-  for (int64_t t = 0; t < thread_count; ++t) {
-    threads.emplace_back([&function, t, count, thread_count] {
-      for (int64_t i = t; i < count; i += thread_count) function(i);
-    });
-  }
-  for (std::thread& thread : threads) thread.join();
-}
 
 std::unique_ptr<HostPool> ReadyPool(DeviceBackend* backend, int64_t bytes, int32_t touch_threads) {
   auto pool = HostPool::Create({.size_bytes = bytes, .touch_threads = touch_threads}, backend);

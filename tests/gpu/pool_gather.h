@@ -2,7 +2,6 @@
 #pragma once
 
 #include <cstdint>
-#include <functional>
 #include <memory>
 
 #include "server/device/backend.h"
@@ -14,9 +13,6 @@ namespace kvtier::testing {
 inline constexpr int32_t kPoolRowBytes = 656;
 inline constexpr int32_t kPoolBlockSize = 64;
 inline constexpr int64_t kPoolBlockBytes = int64_t{kPoolRowBytes} * kPoolBlockSize;
-
-// Calls function(i) for i in [0, count) on all processors.
-void OnAllProcessors(int64_t count, const std::function<void(int64_t)>& function);
 
 // A pool whose pages are taken and registered, as the daemon does it. Ends the process on an error.
 std::unique_ptr<HostPool> ReadyPool(DeviceBackend* backend, int64_t bytes, int32_t touch_threads);
