@@ -149,6 +149,39 @@ TEST_P(BackupTest, MarksRowsBacked) {
   EXPECT_EQ(g.Rise(Counter::kUnbackedReads), 1);
 }
 
+// More layers than one launch of a GPU takes. The row is backed when the last one is.
+TEST_P(BackupTest, ManyLayers) {
+  GroupOptions options = Options();
+  options.layouts = std::vector<RowLayout>(600, Contiguous(16));
+  Group g = MakeGroup(options);
+  g.block_generation[1] = 7;
+  g.BackupRow(1, 70, /*salt=*/9);
+  for (int32_t l = 0; l < 600; ++l) EXPECT_EQ(g.HostRow(l, 70), g.PatternRow(l, 70, 9));
+  EXPECT_EQ(g.backed_generation[70], 7);
+  EXPECT_EQ(g.counts()[Counter::kBackedUpRows], 1);
+  EXPECT_EQ(g.counts()[Counter::kBackedUpBytes], 600 * 16);
+}
+
+// More rows than one launch takes, and the first slot again at their end.
+TEST_P(BackupTest, ManyRows) {
+  constexpr int32_t kRows = 20000;
+  Group g = MakeGroup(Options());
+  const Tensors tensors(g.layouts());
+  const Ints slots = Join({{5}, Times(kRows - 3, kNone), {6, 5}});
+  Ints sources = Times(kRows, 1);
+  sources.back() = 2;
+  BackupParams p = g.Backup();
+  tensors.SetSource(&p);
+  p.num_rows = kRows;
+  p.row_to_request = nullptr;
+  p.slots = slots.data();
+  p.source_rows = sources.data();
+  GetParam().backup(p);
+  EXPECT_EQ(g.HostRow(0, 5), Filled(g, 0, 2));
+  EXPECT_EQ(g.HostRow(1, 6), Filled(g, 1, 1));
+  EXPECT_EQ(g.counts()[Counter::kBackedUpRows], 3);
+}
+
 // Nothing to do, and nobody to do it for.
 TEST_P(BackupTest, EmptyCalls) {
   Group g = MakeGroup(Options());

@@ -118,21 +118,11 @@ class CudaDevice final : public Device {
     return CudaStatus(cuda::ReplayPlan(params, *on), "plan replay");
   }
 
-  // The scratch is for step_rows rows; a longer list is done in pieces, in order.
   absl::Status Backup(const BackupParams& params, DeviceStreamRef stream) override {
     const ScopedContext current(gpu_.driver, gpu_.context);
     absl::StatusOr<cudaStream_t> on = StreamOf(stream);
     if (!on.ok()) return on.status();
-    BackupParams piece = params;
-    for (int32_t first = 0; first < params.num_rows; first += workspace_rows_) {
-      piece.num_rows = std::min(workspace_rows_, params.num_rows - first);
-      piece.slots = params.slots + first;
-      if (params.row_to_request != nullptr) piece.row_to_request = params.row_to_request + first;
-      if (params.source_rows != nullptr) piece.source_rows = params.source_rows + first;
-      absl::Status status = CudaStatus(cuda::Backup(piece, workspace_, *on), "backup");
-      if (!status.ok()) return status;
-    }
-    return absl::OkStatus();
+    return CudaStatus(cuda::Backup(params, *on), "backup");
   }
 
   absl::Status Read(void* destination, const void* source, int64_t bytes) const override {

@@ -88,14 +88,13 @@ cudaError_t CheckReplayPlan(const ReplayPlanParams& p, const LaunchOptions& opti
                  AreValid(p.layers, p.layer_count));
 }
 
-cudaError_t CheckBackup(const BackupParams& p, const void* workspace) {
+cudaError_t CheckBackup(const BackupParams& p) {
   if (!IsValid(p.shape, p.state) || p.num_rows < 0 || !AreValid(p.layers, p.layer_count)) {
     return cudaErrorInvalidValue;
   }
   if (p.num_rows == 0) return cudaSuccess;
   bool valid =
-      p.slots != nullptr && workspace != nullptr && IsAligned(workspace, 256) &&
-      (p.row_to_request != nullptr || p.source_rows != nullptr) &&
+      p.slots != nullptr && (p.row_to_request != nullptr || p.source_rows != nullptr) &&
       AllOrNone(p.tracking.block_generation != nullptr, p.tracking.backed_generation != nullptr);
   if (p.sources == nullptr || p.layer_count == 0) return Verdict(valid);
   if (p.source_layouts == nullptr || p.source_row_count < 0) return cudaErrorInvalidValue;

@@ -16,7 +16,7 @@ namespace kvtier::cuda {
 cudaError_t CheckSwapIn(const SwapInParams& params, const void* workspace,
                         const LaunchOptions& options);
 cudaError_t CheckReplayPlan(const ReplayPlanParams& params, const LaunchOptions& options);
-cudaError_t CheckBackup(const BackupParams& params, const void* workspace);
+cudaError_t CheckBackup(const BackupParams& params);
 cudaError_t CheckInvalidate(const InvalidateParams& params, const void* workspace);
 cudaError_t CheckResetRegion(const ResetRegionParams& params);
 

@@ -39,7 +39,7 @@ cudaError_t SwapIn(const SwapInParams& params, void* workspace, cudaStream_t str
                    const LaunchOptions& options = {});
 cudaError_t ReplayPlan(const ReplayPlanParams& params, cudaStream_t stream,
                        const LaunchOptions& options = {});
-cudaError_t Backup(const BackupParams& params, void* workspace, cudaStream_t stream);
+cudaError_t Backup(const BackupParams& params, cudaStream_t stream);
 cudaError_t Invalidate(const InvalidateParams& params, void* workspace, cudaStream_t stream);
 cudaError_t ResetRegion(const ResetRegionParams& params, cudaStream_t stream);
 

@@ -16,19 +16,14 @@
 
 namespace kvtier::cuda {
 
-// Rows that one backup launch looks at together.
-inline constexpr int32_t kBackupRowsMax = 1024;
 // Rows of one request in one call (a shared-memory list).
 inline constexpr int32_t kRequestRowsMax = 1024;
 
 struct WorkspaceHeader {
   unsigned long long counts[kCounterCount];  // of the call that runs
   uint32_t blocks_done;
-  uint32_t unused;
-  // Backup: INT32_MAX - (smallest generation under which a row's copy began), 0 none yet.
-  uint32_t begun_under[kBackupRowsMax];
 };
-inline constexpr int64_t kHeaderBytes = 8192;
+inline constexpr int64_t kHeaderBytes = 256;
 static_assert(sizeof(WorkspaceHeader) <= kHeaderBytes);
 
 constexpr int64_t AlignUp(int64_t bytes) { return (bytes + 255) / 256 * 256; }

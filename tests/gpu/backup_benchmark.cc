@@ -5,8 +5,9 @@
 //
 // decode: the newest rows of so many requests, 61 layers in one launch (cuda::Backup), with all
 // that a daemon's caches have: regions of 4,096 hot slots in which the slot is looked for,
-// generations in pinned host memory. prefill: 65,536 rows of a tensor, of one layer and, as 1,024
-// tokens, of 61. Rows of 656 bytes, random slots of a pool of 65,536 a layer. 48 launches in one
+// generations in pinned host memory; random slots of a pool of 65,536 a layer. prefill: 65,536 rows
+// of a tensor, of one layer and, as 1,024 tokens, of 61; random blocks of 64 slots. Rows of 656
+// bytes; "scatter" writes to the same slots, on random layers. 48 launches in one
 // CUDA graph, each with other slots, divided by 48. Afterwards every host row of the last launch is
 // compared with its source, and its generation with that of its block.
 #include <algorithm>
@@ -63,7 +64,6 @@ class BackupBenchmark {
     std::vector<uint64_t> words(static_cast<size_t>(kPrefillRows) * kRowBytes / 8);
     std::iota(words.begin(), words.end(), 0x0101010101010101u);
     tensor_.Write(words, stream_);
-    workspace_.Clear(stream_);
     stats_.Clear(stream_);
     std::vector<int16_t> lru(static_cast<size_t>(lru_.count()));
     for (size_t i = 0; i < lru.size(); ++i) lru[i] = static_cast<int16_t>(i % kHotSize);
@@ -77,8 +77,8 @@ class BackupBenchmark {
   }
 
   int64_t Run(const std::vector<int32_t>& row_counts) {
-    WriteMachine(options_, MeasureCeilings(pool_, RandomSlots(1 << 20, kLayers * kSlots), kRowBytes,
-                                           stream_));
+    WriteMachine(options_, MeasureCeilings(pool_, RandomSlots(1 << 20, kLayers * kSlots, 1),
+                                           kRowBytes, stream_));
     std::printf(
         "| backup | rows a layer | layers | scatter us | us | p99 us | GB/s | x scatter | "
         "wrong |\n| --- | --- | --- | --- | --- | --- | --- | --- | --- |\n");
@@ -107,14 +107,14 @@ class BackupBenchmark {
     return reinterpret_cast<const uint8_t*>(tensor_.data()) + row * kRowBytes;
   }
 
-  // Distinct up to `end` of them, then again.
-  static std::vector<int32_t> RandomSlots(int64_t count, int32_t end) {
-    std::vector<int32_t> order(end);
+  // Runs of `run` slots, distinct up to `end` slots, then again.
+  static std::vector<int32_t> RandomSlots(int64_t count, int32_t end, int32_t run) {
+    std::vector<int32_t> order(end / run);
     std::iota(order.begin(), order.end(), 0);
     Random random(3);
-    for (int32_t i = end; i > 1; --i) std::swap(order[i - 1], order[random.Below(i)]);
+    for (int32_t i = end / run; i > 1; --i) std::swap(order[i - 1], order[random.Below(i)]);
     std::vector<int32_t> slots(static_cast<size_t>(count));
-    for (int64_t i = 0; i < count; ++i) slots[i] = order[i % end];
+    for (int64_t i = 0; i < count; ++i) slots[i] = order[i % end / run] * run + i % run;
     return slots;
   }
 
@@ -149,17 +149,20 @@ class BackupBenchmark {
       p.source_layouts = layouts.data();
       p.source_row_count = rows;
     }
-    return cuda::Backup(p, workspace_.data(), stream_);
+    return cuda::Backup(p, stream_);
   }
 
   int64_t Measure(const std::string& kind, int32_t rows, int32_t layer_count) {
     const bool is_decode = kind == "decode";
-    const std::vector<int32_t> slots = RandomSlots(int64_t{kLaunches} * rows, kSlots);
+    const std::vector<int32_t> slots =
+        RandomSlots(int64_t{kLaunches} * rows, kSlots, is_decode ? 1 : kBlockSize);
     const DeviceArray<int32_t> device_slots(std::ssize(slots));
     device_slots.Write(slots, stream_);
     const int32_t all_rows = rows * layer_count;
     const double scatter_us =
-        RowCopyMicroseconds(pool_, RandomSlots(int64_t{kLaunches} * all_rows, kLayers * kSlots),
+        RowCopyMicroseconds(pool_,
+                            RandomSlots(int64_t{kLaunches} * all_rows, layer_count * kSlots,
+                                        is_decode ? 1 : kBlockSize),
                             all_rows, kRowBytes, RowDirection::kToPool, stream_);
     std::fill_n(backed_generation_, kSlots, 0);
     std::memset(pool_.data(), 0, static_cast<size_t>(kLayerBytes * layer_count));
@@ -226,7 +229,6 @@ class BackupBenchmark {
   DeviceArray<uint16_t> index_{int64_t{kRequests} * RegionIndexLength(kHotSize)};
   DeviceArray<int32_t> rows_{kPrefillRows};
   DeviceArray<StatsBlock> stats_{1};
-  DeviceArray<uint8_t> workspace_{cuda::WorkspaceBytes(Shape(), kPrefillRows)};
   std::vector<std::string> results_;
 };
 

@@ -99,7 +99,7 @@ class Runner {
       key_.push_back(host.source_row_count);
       p.stats = InOut(host.stats, 1);
     });
-    Execute("Backup", [&] { return cuda::Backup(p, workspace_, stream_); });
+    Execute("Backup", [&] { return cuda::Backup(p, stream_); });
   }
 
   void Invalidate(const InvalidateParams& host) {

@@ -148,16 +148,16 @@ TEST_F(LaunchTest, OtherCallsAreCheckedToo) {
   BackupParams backup = group_.Backup();
   backup.num_rows = 2;
   backup.slots = slots.data();
-  EXPECT_EQ(Backup(backup, workspace(), nullptr), cudaErrorInvalidValue);  // no rows to read
+  EXPECT_EQ(Backup(backup, nullptr), cudaErrorInvalidValue);  // no rows to read
   backup.source_rows = rows.data();
   const std::vector<RowLayout> layouts = {Contiguous(48), SplitPage(16, 4, 4, 96)};
   const std::vector<const uint8_t*> sources = {layers_[0].hot, layers_[1].hot};
   backup.sources = sources.data();
   backup.source_layouts = layouts.data();
-  EXPECT_EQ(Backup(backup, workspace(), nullptr), cudaErrorInvalidValue);  // other value_bytes
+  EXPECT_EQ(Backup(backup, nullptr), cudaErrorInvalidValue);  // other value_bytes
 }
 
-TEST(WorkspaceBytes, GrowsWithRowsAndIsSmallForBackups) {
+TEST(WorkspaceBytes, GrowsWithRowsButNotByAPlanForEach) {
   const GroupShape shape = {.top_k = 2048,
                             .hot_size = 4096,
                             .region_count = 256,
@@ -171,7 +171,7 @@ TEST(WorkspaceBytes, GrowsWithRowsAndIsSmallForBackups) {
     EXPECT_GE(WorkspaceBytes(shape, rows), bytes);
     bytes = WorkspaceBytes(shape, rows);
   }
-  // A prefill of many tokens needs no plan of 2,048 entries a row.
+  // Plans are as many as regions have rows.
   EXPECT_LT(bytes, 8 << 20);
 }
 

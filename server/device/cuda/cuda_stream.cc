@@ -127,7 +127,7 @@ absl::Status CudaStream::Backup(const BackupParams& params) {
   KVTIER_RETURN_IF_ERROR(context.status());
   if (params.num_rows == 0) return absl::OkStatus();
   KVTIER_RETURN_IF_ERROR(EnsureWorkspace(params.shape, params.num_rows));
-  return device_->Check(cuda::Backup(params, workspace_, stream_), "backup");
+  return device_->Check(cuda::Backup(params, stream_), "backup");
 }
 
 absl::Status CudaStream::Invalidate(const InvalidateParams& params) {
