@@ -54,7 +54,7 @@ bool Acceptor::AcceptAll() {
     }
     if (errno == EINTR || errno == ECONNABORTED) continue;
     if (errno == EAGAIN) return true;
-    log_->Event("accept_failed", {{"error", strerror(errno)}});
+    log_->Event(LogLevel::kWarning, "accept_failed", {{"error", strerror(errno)}});
     return false;
   }
 }

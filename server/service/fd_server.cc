@@ -75,7 +75,7 @@ bool FdServer::AcceptAll() {
     }
     if (errno == EINTR || errno == ECONNABORTED) continue;
     if (errno == EAGAIN) return true;
-    log_->Event("fd_accept_failed", {{"error", strerror(errno)}});
+    log_->Event(LogLevel::kWarning, "fd_accept_failed", {{"error", strerror(errno)}});
     return false;
   }
 }
@@ -110,7 +110,7 @@ bool FdServer::Serve(Connection& connection) {
         token.ok() ? redeem_(*token, connection.peer) : absl::StatusOr<UniqueFd>(token.status());
     if (!fd.ok()) {
       // Never the token itself: it may be good for somebody else.
-      log_->Event("token_refused", {{"pid", connection.peer.pid},
+      log_->Event(LogLevel::kWarning, "token_refused", {{"pid", connection.peer.pid},
                                     {"uid", connection.peer.uid},
                                     {"status", fd.status().message()}});
     }
