@@ -16,6 +16,12 @@ const std::string& Node::boot_id() const { return impl_->boot_id(); }
 
 absl::Time Node::start_time() const { return impl_->start_time(); }
 
+void Node::SetLimits(int32_t sessions_max, int32_t caches_max) {
+  impl_->SetLimits(sessions_max, caches_max);
+}
+
+NodeLimits Node::limits() const { return impl_->limits(); }
+
 absl::StatusOr<std::string> Node::OpenSession(absl::string_view client_name, Peer peer,
                                               std::shared_ptr<SessionObserver> observer) {
   return impl_->OpenSession(client_name, peer, std::move(observer));

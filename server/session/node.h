@@ -41,6 +41,11 @@ struct NodeOptions {
   int32_t operations_in_flight_max = kOperationsInFlightMax;  // per session and cache
 };
 
+struct NodeLimits {
+  int32_t sessions_max = 0;
+  int32_t caches_max = 0;
+};
+
 class Node {
  public:
   // `clock`, `backend` and `pool` must outlive the node.
@@ -52,6 +57,9 @@ class Node {
 
   const std::string& boot_id() const;
   absl::Time start_time() const;
+  // As in NodeOptions, from now on; what is there already stays.
+  void SetLimits(int32_t sessions_max, int32_t caches_max);
+  NodeLimits limits() const;
 
   // ---- Sessions. None of these waits.
 

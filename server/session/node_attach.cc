@@ -158,8 +158,8 @@ absl::StatusOr<std::shared_ptr<Node::Impl::CacheSlot>> Node::Impl::JoinOrMakeSlo
     KVTIER_RETURN_IF_ERROR(CheckSameLayout(cache, found->second->layout, layout));
     return found->second->cache == nullptr ? nullptr : found->second;
   }
-  if (static_cast<int32_t>(caches_.size()) >= options_.caches_max) {
-    return LimitReached("caches", options_.caches_max, kFullRetryDelay);
+  if (static_cast<int32_t>(caches_.size()) >= limits_.caches_max) {
+    return LimitReached("caches", limits_.caches_max, kFullRetryDelay);
   }
   const auto slot = std::make_shared<CacheSlot>();
   slot->name = std::string(cache);

@@ -32,6 +32,8 @@ class Node::Impl {
   const std::string& boot_id() const { return boot_id_; }
   bool draining() const { return draining_.load(std::memory_order_relaxed); }
   absl::Time start_time() const { return start_time_; }
+  void SetLimits(int32_t sessions_max, int32_t caches_max);
+  NodeLimits limits() const;
 
   // As in Node.
   absl::StatusOr<std::string> OpenSession(absl::string_view client_name, Peer peer,
@@ -166,6 +168,7 @@ class Node::Impl {
 
   mutable Mutex mutex_;  // rank: node
   CondVar changed_;      // places, caches that end
+  NodeLimits limits_ KVTIER_GUARDED_BY(mutex_);
   absl::btree_map<std::string, Session> sessions_ KVTIER_GUARDED_BY(mutex_);  // by id
   absl::btree_map<std::string, std::shared_ptr<CacheSlot>> caches_ KVTIER_GUARDED_BY(mutex_);
   // Ended, but memory of theirs is still held.

@@ -26,11 +26,22 @@ Node::Impl::Impl(NodeOptions options, const Clock* clock, DeviceBackend* backend
       backend_(backend),
       pool_(pool),
       boot_id_(RandomHex(kBootIdBytes)),
-      start_time_(clock->Now()) {}
+      start_time_(clock->Now()),
+      limits_{options_.sessions_max, options_.caches_max} {}
 
 Node::Impl::~Impl() {
   // Cannot fail: it waits for as long as it takes.
   CloseAllSessions("the daemon stops", absl::InfiniteFuture()).IgnoreError();
+}
+
+void Node::Impl::SetLimits(int32_t sessions_max, int32_t caches_max) {
+  MutexLock lock(&mutex_);
+  limits_ = {sessions_max, caches_max};
+}
+
+NodeLimits Node::Impl::limits() const {
+  MutexLock lock(&mutex_);
+  return limits_;
 }
 
 absl::StatusOr<std::string> Node::Impl::OpenSession(absl::string_view client_name, Peer peer,
@@ -42,8 +53,8 @@ absl::StatusOr<std::string> Node::Impl::OpenSession(absl::string_view client_nam
   MutexLock lock(&mutex_);
   // Under the lock, so that Drain tells every session that opened before it.
   if (draining_) return Draining();
-  if (static_cast<int32_t>(sessions_.size()) >= options_.sessions_max) {
-    return LimitReached("sessions", options_.sessions_max, kFullRetryDelay);
+  if (static_cast<int32_t>(sessions_.size()) >= limits_.sessions_max) {
+    return LimitReached("sessions", limits_.sessions_max, kFullRetryDelay);
   }
   tokens_.AddSession(id, peer.uid);
   Session& session = sessions_[id];
