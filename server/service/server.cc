@@ -2,6 +2,7 @@
 
 #include <sys/socket.h>
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <optional>
@@ -67,12 +68,19 @@ void Configure(grpc::ServerBuilder* builder) {
 class Server::Impl {
  public:
   Impl(ServerOptions options, const ServerParts& parts)
-      : options_(std::move(options)), parts_(parts), peers_(kConnectionsMax) {}
+      : options_(std::move(options)),
+        parts_(parts),
+        peers_(kConnectionsMax),
+        allowed_uids_(options_.allowed_uids) {}
   ~Impl() { Shutdown(absl::ZeroDuration()); }
 
   absl::Status Start();
   void Drain(absl::string_view message);
   std::vector<std::string> Shutdown(absl::Duration grace);
+  void SetAllowedUids(std::vector<int32_t> uids) {
+    MutexLock lock(&mutex_);
+    allowed_uids_ = std::move(uids);
+  }
 
   const std::string& socket_path() const { return options_.socket_path; }
   std::vector<std::string> listen_addresses() const {
@@ -86,6 +94,7 @@ class Server::Impl {
   absl::Status StartGrpc();
   absl::Status StartThreads();
   void FillContexts();
+  bool Allows(const Peer& peer) const KVTIER_EXCLUDES(mutex_);
   void TakeConnection(UniqueFd connection);
   // Writes readiness to the health service.
   void UpdateHealth() KVTIER_EXCLUDES(mutex_);
@@ -117,6 +126,7 @@ class Server::Impl {
   CondVar changed_;
   bool stopping_ KVTIER_GUARDED_BY(mutex_) = false;
   std::vector<std::string> listen_addresses_ KVTIER_GUARDED_BY(mutex_);
+  std::vector<int32_t> allowed_uids_ KVTIER_GUARDED_BY(mutex_);
 };
 
 absl::Status Server::Impl::Start() {
@@ -214,9 +224,21 @@ absl::Status Server::Impl::StartThreads() {
   return absl::OkStatus();
 }
 
+bool Server::Impl::Allows(const Peer& peer) const {
+  MutexLock lock(&mutex_);
+  const std::vector<int32_t>& uids = allowed_uids_;
+  return uids.empty() || std::find(uids.begin(), uids.end(), peer.uid) != uids.end();
+}
+
 void Server::Impl::TakeConnection(UniqueFd connection) {
+  const Peer peer = PeerOf(connection.get());
+  if (!Allows(peer)) {
+    parts_.log->Event(LogLevel::kWarning, "connection_refused",
+                      {{"uid", peer.uid}, {"pid", peer.pid}, {"why", "not in allowed_uids"}});
+    return;
+  }
   if (!peers_.Add(connection.get())) {
-    parts_.log->Event("connection_refused", {{"limit", kConnectionsMax}});
+    parts_.log->Event(LogLevel::kWarning, "connection_refused", {{"limit", kConnectionsMax}});
     return;
   }
   grpc::AddInsecureChannelFromFd(grpc_.get(), connection.Release());
@@ -271,7 +293,8 @@ std::vector<std::string> Server::Impl::Shutdown(absl::Duration grace) {
     acceptor_.reset();
     listener_.reset();
     const absl::Status closed = parts_.node->CloseAllSessions(kStopping, deadline);
-    if (!closed.ok()) parts_.log->Event("sessions_left", {{"status", closed.ToString()}});
+    if (!closed.ok())
+      parts_.log->Event(LogLevel::kWarning, "sessions_left", {{"status", closed.ToString()}});
     if (!open_calls_.WaitUntilNone(deadline)) stuck = open_calls_.Names();
     // What is left is cancelled: calls that are stuck, and those that go on until somebody ends
     // them.
@@ -301,6 +324,7 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Start(const ServerOptions& optio
 
 const std::string& Server::socket_path() const { return impl_->socket_path(); }
 std::vector<std::string> Server::listen_addresses() const { return impl_->listen_addresses(); }
+void Server::SetAllowedUids(std::vector<int32_t> uids) { impl_->SetAllowedUids(std::move(uids)); }
 void Server::Drain(absl::string_view message) { impl_->Drain(message); }
 std::vector<std::string> Server::Shutdown(absl::Duration grace) { return impl_->Shutdown(grace); }
 std::vector<std::string> Server::open_calls() const { return impl_->open_calls(); }

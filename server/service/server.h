@@ -40,6 +40,8 @@ struct ServerOptions {
   SocketAccess access;  // of both sockets
   // "host:port", for operators; port 0: any. None by default.
   std::vector<std::string> tcp_addresses;
+  // Users who may connect to the Unix socket. None: all whom `access` lets in.
+  std::vector<int32_t> allowed_uids;
   int32_t control_threads = kControlThreads;
   int32_t control_queue_max = kControlQueueMax;
 };
@@ -68,6 +70,9 @@ class Server {
   const std::string& socket_path() const;
   // "unix:<path>", then the TCP addresses with the ports that they really have.
   std::vector<std::string> listen_addresses() const;
+
+  // As ServerOptions::allowed_uids, from now on; who is connected stays.
+  void SetAllowedUids(std::vector<int32_t> uids);
 
   // Readiness off at once; nothing new is admitted; sessions are told; what runs goes on.
   void Drain(absl::string_view message);
