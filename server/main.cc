@@ -1,73 +1,45 @@
-// kvtierd: flags, signals, exit codes.
+// kvtierd: command line, signals, exit codes.
 //
 // Started in this order: device backend, host pool (mapped only), node, server; then the pool is
 // pinned, while the server answers already. Stopped in the reverse order.
+#include <errno.h>
+#include <fcntl.h>
 #include <signal.h>
+#include <stdio.h>
+#include <string.h>
 #include <sys/resource.h>
-#include <sys/sysinfo.h>
 #include <unistd.h>
 
-#include <algorithm>
 #include <cstdint>
-#include <cstdlib>
 #include <memory>
 #include <string>
 #include <utility>
 #include <vector>
 
-#include "absl/flags/flag.h"
-#include "absl/flags/parse.h"
-#include "absl/flags/usage.h"
-#include "absl/flags/usage_config.h"
-#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/time/time.h"
+#include "server/config/command_line.h"
+#include "server/config/print.h"
 #include "server/core/clock.h"
 #include "server/core/error.h"
+#include "server/core/shared_memory.h"
 #include "server/device/make_backend.h"
 #include "server/host_pool/host_pool.h"
-#include "server/service/byte_size.h"
+#include "server/options.h"
+#include "server/reload.h"
 #include "server/service/log.h"
 #include "server/service/server.h"
 #include "server/service/watchdog.h"
 #include "server/session/node.h"
 
-ABSL_FLAG(std::string, socket, "/run/kvtierd/kvtierd.sock",
-          "Unix socket that workers connect to. Its folder must exist. <socket>.fd and "
-          "<socket>.lock lie beside it.");
-ABSL_FLAG(std::string, socket_mode, "0660", "Mode of the sockets, octal, whatever the umask.");
-ABSL_FLAG(int32_t, socket_gid, -1, "Group of the sockets, a number. -1: the process's own.");
-ABSL_FLAG(bool, allow_world_writable_socket, false,
-          "Accept a --socket_mode with which every user of the machine may connect.");
-ABSL_FLAG(std::vector<std::string>, tcp, {},
-          "host:port, or several with commas between, where operators connect; port 0: any. There "
-          "is no authentication: keep it on loopback. None by default.");
-ABSL_FLAG(std::string, backend, "auto", "Devices: auto, cpu or cuda.");
-ABSL_FLAG(int32_t, cpu_threads, 1, "Threads of each device stream of the CPU backend.");
-ABSL_FLAG(std::string, device_memory, "fd",
-          "How workers map the memory of a GPU: fd (descriptors; works across namespaces), or ipc "
-          "(legacy CUDA IPC handles).");
-ABSL_FLAG(std::string, pool_bytes, "1GiB",
-          "Size of the host pool: bytes, or a number with KiB, MiB, GiB or TiB.");
-ABSL_FLAG(std::string, huge_pages, "auto",
-          "Pages of 2 MiB for the host pool: auto (where the system gives them), never, or require "
-          "(reserved ones, or an error).");
-ABSL_FLAG(int32_t, numa_node, -1, "NUMA node of the host pool. -1: any.");
-ABSL_FLAG(int32_t, pin_threads, 16,
-          "Threads that touch the host pool's memory at the start; no more than processors.");
-ABSL_FLAG(absl::Duration, shutdown_grace, absl::Seconds(5),
-          "How long running calls may take to end after SIGTERM or SIGINT.");
-
 namespace kvtier {
 namespace {
-
-constexpr char kVersion[] = "0.1.0";
 
 // In the usage text below; keep them the same.
 enum ExitCode : int {
   kStopped = 0,
-  kBadCommandLine = 1,  // Abseil's own code for flags that it cannot parse
+  kBadCommandLine = 1,
   kNoSocket = 2,
   kSocketInUse = 3,
   kNoBackend = 4,
@@ -77,15 +49,26 @@ enum ExitCode : int {
 };
 constexpr char kUsage[] =
     "The KV tiering daemon of a node.\n\n"
+    "  kvtierd [--config=FILE] [--NAME=VALUE...]\n\n"
+    "  --config=FILE      read settings from a file (docs/CONFIGURATION.md)\n"
+    "  --validate         say whether the configuration is right, and end\n"
+    "  --print_config     print what holds, with where it comes from, and end\n"
+    "  --print_schema     print a JSON schema of the file, and end\n"
+    "  --print_reference  print the table of settings in Markdown, and end\n"
+    "  --help, --version\n\n"
+    "Each setting is a flag, a key of the file, and a variable: --pool_bytes, pool_bytes,\n"
+    "KVTIERD_POOL_BYTES. Flags go over variables, those over the file.\n\n"
+    "Signals: SIGTERM and SIGINT end it, SIGHUP reads the configuration again.\n\n"
     "Exit codes:\n"
     "  0  stopped by SIGTERM or SIGINT, in order\n"
-    "  1  the command line is wrong\n"
+    "  1  the command line or the configuration is wrong\n"
     "  2  the socket or a TCP address cannot be served: its path, folder, rights or port\n"
     "  3  another process serves at the socket\n"
     "  4  there is no such device backend here\n"
     "  5  the host pool cannot be had or pinned\n"
     "  6  a device was lost; start again\n"
-    "  7  stopped, but something did not end within the grace; the log names it";
+    "  7  stopped, but something did not end within the grace; the log names it\n\n"
+    "Settings:\n";
 
 // How often the devices and the pool are looked at.
 constexpr timespec kTick = {.tv_sec = 0, .tv_nsec = 200'000'000};
@@ -100,76 +83,73 @@ struct Failure {
 };
 
 int Fail(const Log& log, int code, const absl::Status& status) {
-  log.Event("failed", {{"exit_code", code},
-                       {"reason", ErrorReasonOf(status)},
-                       {"message", std::string(status.message())}});
+  log.Event(LogLevel::kError, "failed",
+            {{"exit_code", code},
+             {"reason", ErrorReasonOf(status)},
+             {"message", std::string(status.message())}});
   return code;
 }
 
-absl::Status BadFlag(absl::string_view flag, absl::string_view why) {
-  return absl::InvalidArgumentError(absl::StrCat("--", flag, ": ", why));
+constexpr size_t kConfigBytesMax = 1 << 20;
+
+absl::StatusOr<std::string> ReadFile(absl::string_view path) {
+  const std::string name(path);
+  const UniqueFd fd(open(name.c_str(), O_RDONLY | O_CLOEXEC));
+  std::string content;
+  char piece[4096];
+  ssize_t size = fd.valid() ? 1 : -1;
+  while (size > 0 && content.size() <= kConfigBytesMax) {
+    size = read(fd.get(), piece, sizeof(piece));
+    if (size > 0) content.append(piece, static_cast<size_t>(size));
+  }
+  if (size < 0) return absl::InvalidArgumentError(absl::StrCat(path, ": ", strerror(errno)));
+  if (content.size() > kConfigBytesMax) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(path, ": more than ", kConfigBytesMax, " bytes; is it a configuration?"));
+  }
+  return content;
 }
 
-absl::StatusOr<HostPoolOptions> PoolOptionsOfFlags() {
-  HostPoolOptions options;
-  const absl::StatusOr<int64_t> bytes = ParseByteSize(absl::GetFlag(FLAGS_pool_bytes));
-  if (!bytes.ok()) return BadFlag("pool_bytes", bytes.status().message());
-  options.size_bytes = *bytes;
-  const std::string pages = absl::GetFlag(FLAGS_huge_pages);
-  if (pages == "never") {
-    options.huge_pages = HugePages::kNever;
-  } else if (pages == "require") {
-    options.huge_pages = HugePages::kRequire;
-  } else if (pages != "auto") {
-    return BadFlag("huge_pages", absl::StrCat("'", pages, "' is none of auto, never, require"));
+CommandSources SourcesOf(int argc, char** argv) {
+  CommandSources sources;
+  for (int i = 1; i < argc; ++i) sources.arguments.emplace_back(argv[i]);
+  for (char** variable = environ; *variable != nullptr; ++variable) {
+    const std::string text = *variable;
+    const size_t equals = text.find('=');
+    if (equals == std::string::npos) continue;
+    sources.environment.emplace_back(text.substr(0, equals), text.substr(equals + 1));
   }
-  options.touch_threads = absl::GetFlag(FLAGS_pin_threads);
-  if (options.touch_threads < 1 || options.touch_threads > 256) {
-    return BadFlag("pin_threads", "it must be 1..256");
-  }
-  options.touch_threads =
-      std::min(options.touch_threads, std::max(static_cast<int32_t>(get_nprocs()), 1));
-  options.numa_node = absl::GetFlag(FLAGS_numa_node);
-  return options;
+  sources.read_file = ReadFile;
+  return sources;
 }
 
-absl::StatusOr<ServerOptions> ServerOptionsOfFlags() {
-  ServerOptions options;
-  options.version = kVersion;
-  options.socket_path = absl::GetFlag(FLAGS_socket);
-  options.tcp_addresses = absl::GetFlag(FLAGS_tcp);
-  const std::string mode = absl::GetFlag(FLAGS_socket_mode);
-  char* end = nullptr;
-  const int64_t value = std::strtol(mode.c_str(), &end, 8);
-  if (mode.empty() || *end != '\0' || value < 0 || value > 0777) {
-    return BadFlag("socket_mode", absl::StrCat("'", mode, "' is no octal number in 0..0777"));
+// What is asked for instead of serving. False: nothing.
+bool Print(const Command& command) {
+  std::string text;
+  switch (command.action) {
+    case CommandAction::kServe:
+      return false;
+    case CommandAction::kValidate:
+      text = "valid\n";
+      break;
+    case CommandAction::kPrintConfig:
+      text = PrintConfig(command.values);
+      break;
+    case CommandAction::kPrintSchema:
+      text = PrintSchema();
+      break;
+    case CommandAction::kPrintReference:
+      text = PrintReference();
+      break;
+    case CommandAction::kHelp:
+      text = absl::StrCat(kUsage, PrintFlags());
+      break;
+    case CommandAction::kVersion:
+      text = absl::StrCat("kvtierd ", kVersion, "\n");
+      break;
   }
-  options.access = {.mode = static_cast<int32_t>(value),
-                    .gid = absl::GetFlag(FLAGS_socket_gid),
-                    .allow_world_writable = absl::GetFlag(FLAGS_allow_world_writable_socket)};
-  if (absl::Status status = CheckSocketAccess(options.access); !status.ok()) {
-    return BadFlag("socket_mode", status.message());
-  }
-  if (absl::Status status = CleanSocketPath(options.socket_path).status(); !status.ok()) {
-    return BadFlag("socket", status.message());
-  }
-  if (absl::GetFlag(FLAGS_shutdown_grace) < absl::ZeroDuration() ||
-      absl::GetFlag(FLAGS_shutdown_grace) > absl::Hours(1)) {
-    return BadFlag("shutdown_grace", "it must be 0..1h");
-  }
-  return options;
-}
-
-absl::StatusOr<BackendOptions> BackendOptionsOfFlags() {
-  BackendOptions options;
-  options.cpu_threads = absl::GetFlag(FLAGS_cpu_threads);
-  const std::string memory = absl::GetFlag(FLAGS_device_memory);
-  if (memory == "ipc") {
-    options.gpu_memory = MemoryHandle::Transport::kCudaIpc;
-  } else if (memory != "fd") {
-    return BadFlag("device_memory", absl::StrCat("'", memory, "' is neither fd nor ipc"));
-  }
-  return options;
+  fputs(text.c_str(), stdout);
+  return true;
 }
 
 // Every attached segment and every connection is a descriptor.
@@ -182,10 +162,12 @@ void RaiseDescriptorLimit() {
 
 // Waits for a signal or a reason to end. `signals` are blocked in every thread.
 Failure WaitForEnd(const sigset_t& signals, const DeviceBackend& backend, HostPool& pool,
-                   const Log& log) {
+                   Reloader* reloader, const Log& log) {
   for (bool ready = false;;) {
     const int signal = sigtimedwait(&signals, nullptr, &kTick);
-    if (signal > 0) {
+    if (signal == SIGHUP) {
+      reloader->Reload();
+    } else if (signal > 0) {
       log.Event("stopping", {{"signal", signal}});
       return {};
     }
@@ -203,12 +185,22 @@ Failure WaitForEnd(const sigset_t& signals, const DeviceBackend& backend, HostPo
   }
 }
 
+// What a running daemon is told when its configuration was read again.
+void Apply(const DaemonOptions& options, Log* log, Node* node, Server* server) {
+  log->SetLevel(options.log_level);
+  log->SetFormat(options.log_format);
+  node->SetLimits(options.node.sessions_max, options.node.caches_max);
+  server->SetAllowedUids(options.server.allowed_uids);
+}
+
 // Serves until a signal; returns the exit code.
-int Serve(const ServerOptions& options, const sigset_t& signals, DeviceBackend* backend,
-          HostPool* pool, const Clock* clock, const Log& log) {
-  auto node = std::make_unique<Node>(NodeOptions{.version = kVersion}, clock, backend, pool);
+int Serve(const DaemonOptions& options, const Command& command, const CommandSources& sources,
+          const sigset_t& signals, DeviceBackend* backend, HostPool* pool, const Clock* clock,
+          Log* shared_log) {
+  const Log& log = *shared_log;
+  auto node = std::make_unique<Node>(options.node, clock, backend, pool);
   absl::StatusOr<std::unique_ptr<Server>> server =
-      Server::Start(options, {clock, node.get(), pool, backend, &log});
+      Server::Start(options.server, {clock, node.get(), pool, backend, &log});
   if (!server.ok()) {
     return Fail(log, absl::IsAlreadyExists(server.status()) ? kSocketInUse : kNoSocket,
                 server.status());
@@ -220,25 +212,31 @@ int Serve(const ServerOptions& options, const sigset_t& signals, DeviceBackend* 
   pool->Start([&log](int64_t pinned_bytes, int64_t total_bytes) {
     log.Event("pinning", {{"pinned_bytes", pinned_bytes}, {"total_bytes", total_bytes}});
   });
-  const Failure failure = WaitForEnd(signals, *backend, *pool, log);
+  absl::Duration shutdown_grace = options.shutdown_grace;
+  Reloader reloader(sources, command.values, &log, [&](const DaemonOptions& reloaded) {
+    Apply(reloaded, shared_log, node.get(), server->get());
+    shutdown_grace = reloaded.shutdown_grace;
+  });
+  const Failure failure = WaitForEnd(signals, *backend, *pool, &reloader, log);
   int code = failure.code;
   if (!failure.status.ok()) Fail(log, code, failure.status);
 
-  const absl::Duration grace =
-      code == kDeviceLost ? kLostDeviceGrace : absl::GetFlag(FLAGS_shutdown_grace);
+  const absl::Duration grace = code == kDeviceLost ? kLostDeviceGrace : shutdown_grace;
   // What does not end by itself is left to the kernel.
   const absl::StatusOr<std::unique_ptr<Watchdog>> watchdog =
       Watchdog::Start(grace + kWatchdogMargin, [&] {
-        log.Event("stuck", {{"calls", absl::StrJoin((*server)->open_calls(), ",")},
-                            {"exit_code", code == kStopped ? kStuck : code}});
+        log.Event(LogLevel::kError, "stuck",
+                  {{"calls", absl::StrJoin((*server)->open_calls(), ",")},
+                   {"exit_code", code == kStopped ? kStuck : code}});
         _exit(code == kStopped ? kStuck : code);
       });
-  if (!watchdog.ok()) log.Event("no_watchdog", {{"status", watchdog.status().ToString()}});
+  if (!watchdog.ok())
+    log.Event(LogLevel::kWarning, "no_watchdog", {{"status", watchdog.status().ToString()}});
   pool->Cancel();
   backend->StopRegistering();
   const std::vector<std::string> stuck = (*server)->Shutdown(grace);
   if (!stuck.empty()) {
-    log.Event("calls_cancelled", {{"calls", absl::StrJoin(stuck, ",")}});
+    log.Event(LogLevel::kWarning, "calls_cancelled", {{"calls", absl::StrJoin(stuck, ",")}});
     if (code == kStopped) code = kStuck;
   }
   node.reset();
@@ -246,15 +244,19 @@ int Serve(const ServerOptions& options, const sigset_t& signals, DeviceBackend* 
   return code;
 }
 
-int Main() {
+int Main(const CommandSources& sources) {
   const SystemClock clock;
-  const Log log(&clock);
-  const absl::StatusOr<ServerOptions> options = ServerOptionsOfFlags();
+  Log log(&clock);
+  const absl::StatusOr<Command> command = ReadCommand(sources);
+  if (!command.ok()) return Fail(log, kBadCommandLine, command.status());
+  const absl::StatusOr<DaemonOptions> options = DaemonOptionsOf(command->values);
   if (!options.ok()) return Fail(log, kBadCommandLine, options.status());
-  const absl::StatusOr<HostPoolOptions> pool_options = PoolOptionsOfFlags();
-  if (!pool_options.ok()) return Fail(log, kBadCommandLine, pool_options.status());
-  const absl::StatusOr<BackendOptions> backend_options = BackendOptionsOfFlags();
-  if (!backend_options.ok()) return Fail(log, kBadCommandLine, backend_options.status());
+  if (Print(*command)) return kStopped;
+  log.SetLevel(options->log_level);
+  log.SetFormat(options->log_format);
+  for (const std::string& variable : command->unknown_variables) {
+    log.Event(LogLevel::kWarning, "unknown_environment", {{"variable", variable}});
+  }
 
   // Taken by this thread alone, between its looks at devices and pool. Blocked before any other
   // thread is there, so that all inherit it.
@@ -262,35 +264,25 @@ int Main() {
   sigemptyset(&signals);
   sigaddset(&signals, SIGTERM);
   sigaddset(&signals, SIGINT);
+  sigaddset(&signals, SIGHUP);
   pthread_sigmask(SIG_BLOCK, &signals, nullptr);
   signal(SIGPIPE, SIG_IGN);
   RaiseDescriptorLimit();
 
-  const absl::StatusOr<ChosenBackend> chosen =
-      MakeBackend(absl::GetFlag(FLAGS_backend), *backend_options);
+  const absl::StatusOr<ChosenBackend> chosen = MakeBackend(options->backend_name, options->backend);
   if (!chosen.ok()) {
     return Fail(log, absl::IsInvalidArgument(chosen.status()) ? kBadCommandLine : kNoBackend,
                 chosen.status());
   }
   log.Event("backend", {{"choice", chosen->note}});
   const absl::StatusOr<std::unique_ptr<HostPool>> pool =
-      HostPool::Create(*pool_options, chosen->backend.get());
+      HostPool::Create(options->pool, chosen->backend.get());
   if (!pool.ok()) return Fail(log, kNoPool, pool.status());
-  return Serve(*options, signals, chosen->backend.get(), pool->get(), &clock, log);
+  return Serve(*options, *command, sources, signals, chosen->backend.get(), pool->get(), &clock,
+               &log);
 }
 
 }  // namespace
 }  // namespace kvtier
 
-int main(int argc, char** argv) {
-  absl::SetProgramUsageMessage(kvtier::kUsage);
-  absl::FlagsUsageConfig usage;
-  usage.version_string = [] { return absl::StrCat("kvtierd ", kvtier::kVersion, "\n"); };
-  // What --help lists: the flags of this file.
-  usage.contains_help_flags = [](absl::string_view file) {
-    return absl::EndsWith(file, "server/main.cc");
-  };
-  absl::SetFlagsUsageConfig(std::move(usage));
-  absl::ParseCommandLine(argc, argv);
-  return kvtier::Main();
-}
+int main(int argc, char** argv) { return kvtier::Main(kvtier::SourcesOf(argc, argv)); }

@@ -1,4 +1,4 @@
-#include "server/service/byte_size.h"
+#include "server/config/byte_size.h"
 
 #include <cmath>
 

@@ -21,13 +21,15 @@ ZONES = {
     "server/hot_tier/": _DEVICE,
     "server/session/": _TIERS,
     "server/service/": _SESSION + ["proto/"],
-    "server/": _SERVICE,  # main.cc
+    "server/config/": ["server/core/"],
+    "server/": ["server/config/"] + _SERVICE,  # main.cc
     "client/": ["kernels/", "proto/"],
     "client/cli/": _CLIENT,
     "client/trace/": _CLIENT,
     "client/demo/": _CLIENT + ["client/trace/"],
     "tools/": _CLIENT + ["client/trace/"],
-    "tests/": ["client/", "client/cli/", "client/demo/", "client/trace/", "server/"] + _SERVICE,
+    "tests/": ["client/", "client/cli/", "client/demo/", "client/trace/", "server/", "server/config/"]
+    + _SERVICE,
 }
 
 # Who may know of gRPC and protobuf, of CUDA, and of Abseil.

@@ -1,0 +1,42 @@
+// The configuration as the daemon uses it: every setting under its name, typed.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "server/config/setting_values.h"
+
+namespace kvtier {
+
+struct DaemonConfig {
+  std::string socket;
+  int32_t socket_mode = 0;
+  int32_t socket_gid = -1;
+  bool allow_world_writable_socket = false;
+  std::vector<int32_t> allowed_uids;
+  std::vector<std::string> tcp;
+  std::string metrics_address;
+  std::string backend;
+  int32_t cpu_threads = 0;
+  std::string device_memory;
+  int64_t pool_bytes = 0;
+  std::string huge_pages;
+  int32_t numa_node = -1;
+  int32_t pin_threads = 0;
+  int32_t sessions_max = 0;
+  int32_t caches_max = 0;
+  int32_t operations_in_flight_max = 0;
+  int32_t control_threads = 0;
+  int32_t control_queue_max = 0;
+  absl::Duration shutdown_grace;
+  std::string log_level;
+  std::string log_format;
+};
+
+// Each value was checked when it was set.
+DaemonConfig DaemonConfigOf(const SettingValues& values);
+
+}  // namespace kvtier

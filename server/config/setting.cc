@@ -1,0 +1,309 @@
+#include "server/config/setting.h"
+
+#include <algorithm>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/str_split.h"
+#include "absl/time/time.h"
+#include "server/config/byte_size.h"
+#include "server/core/limits.h"
+
+namespace kvtier {
+namespace {
+
+using Kind = SettingKind;
+
+constexpr int64_t kHourSeconds = 3600;
+
+constexpr Setting kSettings[] = {
+    {.name = "socket",
+     .kind = Kind::kText,
+     .default_text = "/run/kvtierd/kvtierd.sock",
+     .help = "Unix socket that workers connect to. Its folder must exist. <socket>.fd and "
+             "<socket>.lock lie beside it."},
+    {.name = "socket_mode",
+     .kind = Kind::kOctal,
+     .default_text = "0660",
+     .help = "Mode of the sockets, octal, whatever the umask."},
+    {.name = "socket_gid",
+     .kind = Kind::kNumber,
+     .default_text = "-1",
+     .minimum = -1,
+     .maximum = INT32_MAX,
+     .help = "Group of the sockets, a number. -1: the process's own."},
+    {.name = "allow_world_writable_socket",
+     .kind = Kind::kSwitch,
+     .default_text = "false",
+     .help = "Accept a socket_mode with which every user of the machine may connect."},
+    {.name = "allowed_uids",
+     .kind = Kind::kNumbers,
+     .default_text = "",
+     .minimum = 0,
+     .maximum = INT32_MAX,
+     .reloadable = true,
+     .help = "Users, by number, who may connect to the Unix socket. None: all whom its mode lets "
+             "in. Who is connected already stays."},
+    {.name = "tcp",
+     .kind = Kind::kTexts,
+     .default_text = "",
+     .help = "host:port where operators and probes connect; port 0: any. There is no "
+             "authentication: keep it on loopback."},
+    {.name = "metrics_address",
+     .kind = Kind::kText,
+     .default_text = "",
+     .help = "host:port where Prometheus scrapes /metrics; port 0: any. Empty: nowhere. There is "
+             "no authentication; it only reads."},
+    {.name = "backend",
+     .kind = Kind::kChoice,
+     .default_text = "auto",
+     .choices = "auto|cpu|cuda",
+     .help = "Devices. auto: the GPUs where there are a driver and one, else the CPU."},
+    {.name = "cpu_threads",
+     .kind = Kind::kNumber,
+     .default_text = "1",
+     .minimum = 1,
+     .maximum = 256,
+     .help = "Threads of each device stream of the CPU backend."},
+    {.name = "device_memory",
+     .kind = Kind::kChoice,
+     .default_text = "fd",
+     .choices = "fd|ipc",
+     .help = "How workers map the memory of a GPU: fd (descriptors; works across namespaces), or "
+             "ipc (legacy CUDA IPC handles)."},
+    {.name = "pool_bytes",
+     .kind = Kind::kBytes,
+     .default_text = "1GiB",
+     .minimum = 1,
+     .maximum = INT64_MAX,
+     .help = "Size of the host pool."},
+    {.name = "huge_pages",
+     .kind = Kind::kChoice,
+     .default_text = "auto",
+     .choices = "auto|never|require",
+     .help = "Pages of 2 MiB for the host pool: auto (where the system gives them), never, or "
+             "require (reserved ones, or an error)."},
+    {.name = "numa_node",
+     .kind = Kind::kNumber,
+     .default_text = "-1",
+     .minimum = -1,
+     .maximum = 1023,
+     .help = "NUMA node of the host pool. -1: any."},
+    {.name = "pin_threads",
+     .kind = Kind::kNumber,
+     .default_text = "16",
+     .minimum = 1,
+     .maximum = 256,
+     .help = "Threads that touch the host pool's memory at the start; no more than processors."},
+    {.name = "sessions_max",
+     .kind = Kind::kNumber,
+     .default_text = "256",
+     .minimum = 1,
+     .maximum = kSessionsMax,
+     .reloadable = true,
+     .help = "Open sessions. Lowered, it ends none."},
+    {.name = "caches_max",
+     .kind = Kind::kNumber,
+     .default_text = "64",
+     .minimum = 1,
+     .maximum = kCachesMax,
+     .reloadable = true,
+     .help = "Caches. Lowered, it ends none."},
+    {.name = "operations_in_flight_max",
+     .kind = Kind::kNumber,
+     .default_text = "1024",
+     .minimum = 1,
+     .maximum = kOperationsInFlightMax,
+     .help = "Operations that a session may have enqueued on a cache and not answered."},
+    {.name = "control_threads",
+     .kind = Kind::kNumber,
+     .default_text = "8",
+     .minimum = 1,
+     .maximum = 64,
+     .help = "Calls that may wait (attach, admit, assign, free, release) at a time."},
+    {.name = "control_queue_max",
+     .kind = Kind::kNumber,
+     .default_text = "256",
+     .minimum = 1,
+     .maximum = 65536,
+     .help = "Such calls that wait for a thread; more are refused at once."},
+    {.name = "shutdown_grace",
+     .kind = Kind::kDuration,
+     .default_text = "5s",
+     .minimum = 0,
+     .maximum = kHourSeconds,
+     .reloadable = true,
+     .help = "How long running calls may take to end after SIGTERM or SIGINT."},
+    {.name = "log_level",
+     .kind = Kind::kChoice,
+     .default_text = "info",
+     .choices = "debug|info|warning|error",
+     .reloadable = true,
+     .help = "The least important events that are logged. debug: every call that fails."},
+    {.name = "log_format",
+     .kind = Kind::kChoice,
+     .default_text = "text",
+     .choices = "text|json",
+     .reloadable = true,
+     .help = "One event a line on standard error: name=value pairs, or a JSON object."},
+};
+
+// Letters to change, add or leave out to make one from the other.
+int DistanceOf(absl::string_view a, absl::string_view b) {
+  std::vector<int> row(b.size() + 1);
+  for (size_t j = 0; j < row.size(); ++j) row[j] = static_cast<int>(j);
+  for (size_t i = 0; i < a.size(); ++i) {
+    int diagonal = row[0];
+    row[0] = static_cast<int>(i) + 1;
+    for (size_t j = 0; j < b.size(); ++j) {
+      const int changed = diagonal + (a[i] == b[j] ? 0 : 1);
+      diagonal = row[j + 1];
+      row[j + 1] = std::min({changed, row[j] + 1, row[j + 1] + 1});
+    }
+  }
+  return row.back();
+}
+
+absl::Status Refuse(const Setting& setting, absl::string_view text) {
+  return absl::InvalidArgumentError(
+      absl::StrCat(setting.name, ": '", text, "' is not ", RangeOf(setting)));
+}
+
+bool IsInRange(const Setting& setting, int64_t value) {
+  return value >= setting.minimum && value <= setting.maximum;
+}
+
+absl::Status CheckText(const Setting& setting, const std::string& text) {
+  bool good = true;
+  switch (setting.kind) {
+    case Kind::kText:
+    case Kind::kTexts:
+      break;
+    case Kind::kSwitch:
+      good = text == "true" || text == "false";
+      break;
+    case Kind::kNumber:
+    case Kind::kNumbers: {
+      int64_t number = 0;
+      good = absl::SimpleAtoi(text, &number) && IsInRange(setting, number);
+      break;
+    }
+    case Kind::kOctal:
+      good = !text.empty() && text.size() <= 4 &&
+             text.find_first_not_of("01234567") == std::string::npos &&
+             (text.size() < 4 || text[0] == '0');
+      break;
+    case Kind::kBytes: {
+      const absl::StatusOr<int64_t> bytes = ParseByteSize(text);
+      if (!bytes.ok()) {
+        return absl::InvalidArgumentError(
+            absl::StrCat(setting.name, ": ", bytes.status().message()));
+      }
+      good = IsInRange(setting, *bytes);
+      break;
+    }
+    case Kind::kDuration: {
+      absl::Duration duration;
+      good = absl::ParseDuration(text, &duration) && duration >= absl::Seconds(setting.minimum) &&
+             duration <= absl::Seconds(setting.maximum);
+      break;
+    }
+    case Kind::kChoice: {
+      const std::vector<absl::string_view> choices = absl::StrSplit(setting.choices, '|');
+      good = std::find(choices.begin(), choices.end(), absl::string_view(text)) != choices.end();
+      break;
+    }
+  }
+  return good ? absl::OkStatus() : Refuse(setting, text);
+}
+
+std::string Alternatives(std::vector<absl::string_view> choices) {
+  const absl::string_view last = choices.back();
+  choices.pop_back();
+  return absl::StrCat(absl::StrJoin(choices, ", "), " or ", last);
+}
+
+std::string Bounds(const Setting& setting) {
+  if (setting.maximum == INT32_MAX || setting.maximum == INT64_MAX) {
+    return absl::StrCat(setting.minimum, " or more");
+  }
+  return absl::StrCat(setting.minimum, "..", setting.maximum);
+}
+
+}  // namespace
+
+absl::Span<const Setting> Settings() { return kSettings; }
+
+const Setting* FindSetting(absl::string_view name) {
+  for (const Setting& setting : kSettings) {
+    if (setting.name == name) return &setting;
+  }
+  return nullptr;
+}
+
+std::string NearestOf(absl::string_view name, const std::vector<absl::string_view>& known) {
+  std::string nearest;
+  // A third of the letters may be wrong: beyond that a guess confuses more than it helps.
+  int best = std::max(2, static_cast<int>(name.size() / 3)) + 1;
+  for (const absl::string_view candidate : known) {
+    const int distance = DistanceOf(name, candidate);
+    if (distance < best) {
+      best = distance;
+      nearest = std::string(candidate);
+    }
+  }
+  return nearest;
+}
+
+std::string NearestSetting(absl::string_view name) {
+  std::vector<absl::string_view> known;
+  for (const Setting& setting : kSettings) known.push_back(setting.name);
+  return NearestOf(name, known);
+}
+
+bool IsList(SettingKind kind) { return kind == Kind::kTexts || kind == Kind::kNumbers; }
+
+absl::Status CheckTexts(const Setting& setting, const std::vector<std::string>& texts) {
+  if (!IsList(setting.kind) && texts.size() != 1) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(setting.name, ": a list, where ", RangeOf(setting), " is expected"));
+  }
+  for (const std::string& text : texts) {
+    if (absl::Status status = CheckText(setting, text); !status.ok()) return status;
+  }
+  return absl::OkStatus();
+}
+
+std::string RangeOf(const Setting& setting) {
+  switch (setting.kind) {
+    case Kind::kText:
+      return "a text";
+    case Kind::kTexts:
+      return "a list of texts";
+    case Kind::kSwitch:
+      return "true or false";
+    case Kind::kNumber:
+      return Bounds(setting);
+    case Kind::kNumbers:
+      return absl::StrCat("a list of ", Bounds(setting));
+    case Kind::kOctal:
+      return "an octal number in 0..0777";
+    case Kind::kBytes:
+      return "a size: bytes, or a number with KiB, MiB, GiB or TiB";
+    case Kind::kDuration:
+      return absl::StrCat("a duration like 5s, ",
+                          absl::FormatDuration(absl::Seconds(setting.minimum)), "..",
+                          absl::FormatDuration(absl::Seconds(setting.maximum)));
+    case Kind::kChoice:
+      return Alternatives(absl::StrSplit(setting.choices, '|'));
+  }
+  return "";
+}
+
+std::string VariableOf(absl::string_view name) {
+  return absl::StrCat("KVTIERD_", absl::AsciiStrToUpper(name));
+}
+
+}  // namespace kvtier

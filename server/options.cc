@@ -1,0 +1,84 @@
+#include "server/options.h"
+
+#include <sys/sysinfo.h>
+
+#include <algorithm>
+
+#include "absl/strings/str_cat.h"
+#include "server/config/daemon_config.h"
+#include "server/service/unix_socket.h"
+
+namespace kvtier {
+namespace {
+
+absl::Status Refuse(const SettingValues& values, absl::string_view name, absl::string_view why) {
+  return absl::InvalidArgumentError(absl::StrCat(values.Get(name).origin, ": ", name, ": ", why));
+}
+
+HostPoolOptions PoolOptionsOf(const DaemonConfig& config) {
+  HostPoolOptions options;
+  options.size_bytes = config.pool_bytes;
+  options.huge_pages = config.huge_pages == "never"     ? HugePages::kNever
+                       : config.huge_pages == "require" ? HugePages::kRequire
+                                                        : HugePages::kAuto;
+  options.touch_threads =
+      std::min(config.pin_threads, std::max(static_cast<int32_t>(get_nprocs()), 1));
+  options.numa_node = config.numa_node;
+  return options;
+}
+
+BackendOptions BackendOptionsOf(const DaemonConfig& config) {
+  BackendOptions options;
+  options.cpu_threads = config.cpu_threads;
+  if (config.device_memory == "ipc") options.gpu_memory = MemoryHandle::Transport::kCudaIpc;
+  return options;
+}
+
+ServerOptions ServerOptionsOf(const DaemonConfig& config) {
+  ServerOptions options;
+  options.version = kVersion;
+  options.socket_path = config.socket;
+  options.access = {.mode = config.socket_mode,
+                    .gid = config.socket_gid,
+                    .allow_world_writable = config.allow_world_writable_socket};
+  options.allowed_uids = config.allowed_uids;
+  options.tcp_addresses = config.tcp;
+  options.control_threads = config.control_threads;
+  options.control_queue_max = config.control_queue_max;
+  return options;
+}
+
+LogLevel LevelOf(const std::string& name) {
+  for (const LogLevel level : {LogLevel::kDebug, LogLevel::kInfo, LogLevel::kWarning}) {
+    if (name == LogLevelName(level)) return level;
+  }
+  return LogLevel::kError;
+}
+
+}  // namespace
+
+absl::StatusOr<DaemonOptions> DaemonOptionsOf(const SettingValues& values) {
+  const DaemonConfig config = DaemonConfigOf(values);
+  DaemonOptions options = {
+      .backend_name = config.backend,
+      .backend = BackendOptionsOf(config),
+      .pool = PoolOptionsOf(config),
+      .node = {.version = kVersion,
+               .sessions_max = config.sessions_max,
+               .caches_max = config.caches_max,
+               .operations_in_flight_max = config.operations_in_flight_max},
+      .server = ServerOptionsOf(config),
+      .shutdown_grace = config.shutdown_grace,
+      .log_level = LevelOf(config.log_level),
+      .log_format = config.log_format == "json" ? LogFormat::kJson : LogFormat::kText,
+  };
+  if (absl::Status status = CheckSocketAccess(options.server.access); !status.ok()) {
+    return Refuse(values, "socket_mode", status.message());
+  }
+  if (absl::Status status = CleanSocketPath(config.socket).status(); !status.ok()) {
+    return Refuse(values, "socket", status.message());
+  }
+  return options;
+}
+
+}  // namespace kvtier
