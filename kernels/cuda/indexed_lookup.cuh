@@ -77,6 +77,21 @@ __device__ inline void KVTIER_RESOLVER_OF::LoadImage(T* image, const T* from, in
   for (int32_t i = Thread(); i < count; i += threads()) image[i] = LoadRelaxed(from + i);
 }
 
+KVTIER_RESOLVER __device__ inline void KVTIER_RESOLVER_OF::StartBulk(int32_t region) {
+  if constexpr (kBulk) {
+    const int64_t first = int64_t{region} * kHotSize;
+    auto* const barrier = Shared<uint64_t>(t_.barrier);
+    ExpectBulkBytes(barrier, 2 * t_.index_length + (kAged ? 7 : 6) * kHotSize);
+    CopyBulkAsync(Shared<uint16_t>(t_.index), p_.state.index + int64_t{region} * t_.index_length,
+                  2 * t_.index_length, barrier);
+    CopyBulkAsync(Shared<int32_t>(t_.owner), p_.state.owner + first, 4 * kHotSize, barrier);
+    CopyBulkAsync(Shared<int16_t>(t_.order), p_.state.lru + first, 2 * kHotSize, barrier);
+    if constexpr (kAged) {
+      CopyBulkAsync(Shared<uint8_t>(t_.score), p_.state.score + first, kHotSize, barrier);
+    }
+  }
+}
+
 KVTIER_RESOLVER __device__ inline void KVTIER_RESOLVER_OF::ReadState(int32_t region) {
   region_ = region;
   base_ = region * p_.shape.region_stride;
@@ -84,18 +99,7 @@ KVTIER_RESOLVER __device__ inline void KVTIER_RESOLVER_OF::ReadState(int32_t reg
   const uint16_t* const index = p_.state.index + int64_t{region} * t_.index_length;
   const int32_t* const owner = p_.state.owner + first;
   const int16_t* const order = p_.state.lru + first;
-  if constexpr (kBulk) {
-    if (Thread() == 0) {
-      auto* const barrier = Shared<uint64_t>(t_.barrier);
-      ExpectBulkBytes(barrier, 2 * t_.index_length + (kAged ? 7 : 6) * kHotSize);
-      CopyBulkAsync(Shared<uint16_t>(t_.index), index, 2 * t_.index_length, barrier);
-      CopyBulkAsync(Shared<int32_t>(t_.owner), owner, 4 * kHotSize, barrier);
-      CopyBulkAsync(Shared<int16_t>(t_.order), order, 2 * kHotSize, barrier);
-      if constexpr (kAged) {
-        CopyBulkAsync(Shared<uint8_t>(t_.score), p_.state.score + first, kHotSize, barrier);
-      }
-    }
-  } else {
+  if constexpr (!kBulk) {
     LoadImage(Shared<uint16_t>(t_.index), index, t_.index_length);
     LoadImage(Shared<int32_t>(t_.owner), owner, hot_size());
     LoadImage(Shared<int16_t>(t_.order), order, hot_size());

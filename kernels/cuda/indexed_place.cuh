@@ -59,39 +59,46 @@ KVTIER_RESOLVER __device__ inline void KVTIER_RESOLVER_OF::Place() {
   }
   Reorder();
   DropNewest();
-  uint16_t* const copy = p_.state.index + int64_t{region_} * t_.index_length;
-  bool complete = true;
-  if (misses_ > 0) {
-    PlaceMisses();
-    __syncthreads();
-#pragma unroll 1
-    for (int32_t m = Thread(); m < misses_; m += threads()) {
-      const int32_t from = source(m);
-      if (from < 0) continue;
-      complete &= index().Insert(Shared<uint16_t>(t_.victim)[m], from, builds_ ? nullptr : copy);
-    }
-  }
-  if (misses_ > 0 || builds_) {
-    complete = __syncthreads_and(complete) != 0;
-    if (builds_) {
-#pragma unroll 1
-      for (int32_t i = Thread() + kIndexHeaderWords; i < t_.index_length; i += threads()) {
-        copy[i] = Shared<uint16_t>(t_.index)[i];
-      }
-    }
-    if (Thread() == 0) {
-      if (complete) {
-        RegionIndex::SetComplete(copy, misses_ + (builds_ ? 0 : index().inserted()));
-      } else {
-        RegionIndex::Forget(copy);
-      }
-    }
-  }
+  if (misses_ > 0) PlaceMisses();
+  if (blocks_ < kBlocksMany) KeepIndex();
   if (Thread() != 0) return;
   if (p_.valid_counts != nullptr) p_.valid_counts[row_] = top_k() - (words()[kTally] & 0xffff);
   if (!writes_plan_) return;
   plan_.counts[row_] = misses_;
   if (plan_.units != nullptr) plan_.units[row_] = region_;
+}
+
+KVTIER_RESOLVER __device__ inline void KVTIER_RESOLVER_OF::KeepIndex() {
+  if (misses_ == 0 && !builds_) return;
+  WaitForOthers();
+  uint16_t* const copy = p_.state.index + int64_t{region_} * t_.index_length;
+  if (!writes_) {
+#pragma unroll 1
+    for (int32_t m = Thread(); m < misses_; m += threads()) {
+      Shared<int32_t>(t_.owner)[Shared<uint16_t>(t_.victim)[m]] = source(m);
+    }
+  }
+  __syncthreads();
+  bool complete = true;
+#pragma unroll 1
+  for (int32_t m = Thread(); m < misses_; m += threads()) {
+    const int32_t from = source(m);
+    if (from < 0) continue;
+    complete &= index().Insert(Shared<uint16_t>(t_.victim)[m], from, builds_ ? nullptr : copy);
+  }
+  complete = __syncthreads_and(complete) != 0;
+  if (builds_) {
+#pragma unroll 1
+    for (int32_t i = Thread() + kIndexHeaderWords; i < t_.index_length; i += threads()) {
+      copy[i] = Shared<uint16_t>(t_.index)[i];
+    }
+  }
+  if (Thread() != 0) return;
+  if (complete) {
+    RegionIndex::SetComplete(copy, misses_ + (builds_ ? 0 : index().inserted()));
+  } else {
+    RegionIndex::Forget(copy);
+  }
 }
 
 KVTIER_RESOLVER __device__ inline int64_t KVTIER_RESOLVER_OF::Count() const {

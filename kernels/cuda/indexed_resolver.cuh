@@ -17,7 +17,7 @@
 //   4. Unify   missing positions with one slot are one miss: a thread has one of them. Beside that
 //              the victims are listed, the oldest hot slots without a hit: the m-th is for the
 //              m-th miss, however many there are in the end
-//   5. Place   the new LRU order, owners, outputs, plan, and the index; by the block that writes
+//   5. Place   the new LRU order, owners, outputs and plan, by the block that writes; and the index
 // A warp has consecutive positions and consecutive order entries, so ranks are popcounts and the
 // sum over the warps before, which each warp adds up by itself.
 //
@@ -63,6 +63,11 @@ class IndexedResolver {
   __device__ void Clear();
   // Phase 1: starts to read what does not depend on the request. A barrier must follow.
   __device__ void ReadPositions();
+  // Where whole arrays can be copied: by thread 0, as soon as it knows a region that is there.
+  __device__ void StartBulk(int32_t region);
+  __device__ void LetBulkArrive() {
+    if constexpr (kBulk) WaitForBulkCopies(Shared<uint64_t>(t_.barrier));
+  }
   // Then the rest, without waiting for it.
   __device__ void ReadState(int32_t region);
   // Phases 2 and 3. False: the order is damaged, and nothing but outputs was written. All threads
@@ -70,8 +75,14 @@ class IndexedResolver {
   __device__ bool FindMissing();
   // Phase 4.
   __device__ void Resolve();
-  // Phase 5, by the block that writes.
+  // Phase 5, by the block that writes. Where a row has many blocks, the last of them keeps the
+  // index meanwhile: nothing else in Place() depends on it.
   __device__ void Place();
+  __device__ void KeepIndex();
+  static constexpr int32_t kBlocksMany = 4;
+  __device__ bool KeepsIndex(int32_t rank) const {
+    return blocks_ >= kBlocksMany && rank == blocks_ - 1;
+  }
   // Last of all, by all blocks.
   __device__ void Leave() { WaitForOthers(); }
 

@@ -26,11 +26,16 @@ struct Role {
   bool opens_call;   // no earlier row takes part; known to the first warp alone
 };
 
-// All threads, with a barrier. `word` in shared memory.
-__device__ inline Role FindRole(const SwapInParams& p, int32_t row, int32_t* word) {
+// All threads, with a barrier; `word` in shared memory. Calls start(region) in thread 0 before it,
+// if there is such a region.
+template <typename Function>
+__device__ inline Role FindRole(const SwapInParams& p, int32_t row, int32_t* word,
+                                const Function& start) {
   const bool is_real = row < RealRowCount(p.num_real_rows, p.num_rows);
   Role role;
   role.region = is_real ? LoadRelaxed(p.row_to_request + row) : kNone;
+  const bool is_there = role.region >= 0 && role.region < p.shape.region_count;
+  if (Thread() == 0 && is_there) start(role.region);
   bool same = false, any = false;
   if (Warp() == 0) {
 #pragma unroll 1
@@ -85,6 +90,9 @@ __device__ __noinline__ void ResolveGenerally(const IndexedSwapInArgs& a,
   __syncthreads();
 }
 
+// If a row has more blocks, they copy without the one that writes.
+constexpr int32_t kCopyingBlocksFew = 4;
+
 // What lane c adds to counter c for a step that counted `value` there. One warp.
 __device__ inline int64_t CountOfStep(const IndexedSwapInArgs& a, int64_t value, bool opens_call) {
   constexpr auto kRows = static_cast<int32_t>(Counter::kRowsCopied);
@@ -105,21 +113,29 @@ __device__ inline void RefuseRow(const IndexedSwapInArgs& a, int32_t row, bool i
 template <typename ResolverType, int32_t kLayersMax>
 __device__ inline void ResolveAndCopy(const IndexedSwapInArgs& a, const LayerList<kLayersMax>& list,
                                       int32_t rank, bool opens_call, ResolverType* resolver) {
+  const int32_t blocks = 1 << a.cluster_shift;
   const bool writes = rank == 0;
-  // The warps of all blocks take turns; those of the block that writes come last.
-  const int32_t warps = WarpCount() << a.cluster_shift;
-  const int32_t first = (writes ? (1 << a.cluster_shift) - 1 : rank - 1) * WarpCount() + Warp();
+  // The warps of all blocks take turns. The block that writes comes last, and has no turn where the
+  // others are many.
+  const int32_t copying_blocks = blocks > kCopyingBlocksFew ? blocks - 1 : blocks;
+  const bool keeps_index = resolver->KeepsIndex(rank);
+  const int32_t turn = writes ? blocks - 1 : rank - 1;
+  const int32_t warps = WarpCount() * copying_blocks;
+  const int32_t first = turn < copying_blocks ? turn * WarpCount() + Warp() : INT32_MAX;
   int32_t next = first;
-  // The bytes of a warp's first row come while its place is being found.
+  // The bytes of a warp's first row come while its place is being found; not in a block that has
+  // something to do before it can wait for them.
   const LayerView& leader = list.layers[0];
   RowInFlight in_flight;
-  const bool starts_early =
-      a.starts_early && first < resolver->missing() && resolver->slot(first) < a.p.shape.slot_count;
+  const bool starts_early = a.starts_early && ((!writes && !keeps_index) || blocks == 1) &&
+                            first < resolver->missing() &&
+                            resolver->slot(first) < a.p.shape.slot_count;
   if (starts_early) {
     in_flight.Load(leader.host + ValueOffset(leader.layout, resolver->slot(first)),
                    leader.layout.value_bytes);
   }
   resolver->Resolve();
+  if (keeps_index) resolver->KeepIndex();
   if (starts_early && !resolver->repeats()) {
     in_flight.Store(leader.hot + ValueOffset(leader.layout, resolver->hot_row(first)),
                     leader.layout.value_bytes);
@@ -154,8 +170,11 @@ __global__ void __launch_bounds__(kBlockThreadsMax)
   LetNextKernelStart();
   WaitForPreviousKernel();
   resolver.ReadPositions();
-  const Role role = FindRole(a.p, row, Shared<int32_t>(tables.words));
+  const Role role = FindRole(a.p, row, Shared<int32_t>(tables.words),
+                             [&](int32_t region) { resolver.StartBulk(region); });
   if (role.region == kNone || role.is_rejected) {
+    const bool has_started = role.region >= 0 && role.region < a.p.shape.region_count;
+    if (has_started) resolver.LetBulkArrive();
     if (writes) RefuseRow(a, row, role.is_rejected);
     return;
   }
@@ -174,7 +193,11 @@ __global__ void __launch_bounds__(kBlockThreadsMax)
     ResolveAndCopy(a, list, rank, role.opens_call, &resolver);
   } else {  // the same without what would have to be remembered for copies
     resolver.Resolve();
-    if (writes) resolver.Place();
+    if (writes) {
+      resolver.Place();
+    } else if (resolver.KeepsIndex(rank)) {
+      resolver.KeepIndex();
+    }
     if (writes && Warp() == 0) {
       AddToStats(a.p.stats, CountOfStep(a, resolver.Count(), role.opens_call));
     }
