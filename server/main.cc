@@ -30,6 +30,7 @@
 #include "server/reload.h"
 #include "server/service/log.h"
 #include "server/service/server.h"
+#include "server/service/service_manager.h"
 #include "server/service/watchdog.h"
 #include "server/session/node.h"
 
@@ -75,6 +76,9 @@ constexpr timespec kTick = {.tv_sec = 0, .tv_nsec = 200'000'000};
 // What is left of a process whose device is lost ends soon, for the supervisor's sake.
 constexpr absl::Duration kLostDeviceGrace = absl::Seconds(1);
 constexpr absl::Duration kWatchdogMargin = absl::Milliseconds(500);
+// A piece of the pool is pinned well within it; then the service manager hears of the next.
+constexpr absl::Duration kPinningPatience = absl::Minutes(2);
+constexpr char kReady[] = "serving";
 
 // Both are logged and ended with.
 struct Failure {
@@ -160,15 +164,25 @@ void RaiseDescriptorLimit() {
   setrlimit(RLIMIT_NOFILE, &limit);
 }
 
+// As service managers count time.
+int64_t MonotonicMicroseconds() {
+  timespec now = {};
+  clock_gettime(CLOCK_MONOTONIC, &now);
+  return int64_t{now.tv_sec} * 1'000'000 + now.tv_nsec / 1000;
+}
+
 // Waits for a signal or a reason to end. `signals` are blocked in every thread.
 Failure WaitForEnd(const sigset_t& signals, const DeviceBackend& backend, HostPool& pool,
-                   Reloader* reloader, const Log& log) {
+                   const ServiceManager& manager, Reloader* reloader, const Log& log) {
   for (bool ready = false;;) {
     const int signal = sigtimedwait(&signals, nullptr, &kTick);
     if (signal == SIGHUP) {
+      if (ready) manager.Reloading(MonotonicMicroseconds());
       reloader->Reload();
+      if (ready) manager.Ready(kReady);
     } else if (signal > 0) {
       log.Event("stopping", {{"signal", signal}});
+      manager.Stopping(absl::StrCat("stopping: signal ", signal));
       return {};
     }
     if (absl::Status health = backend.Health(); !health.ok()) return {kDeviceLost, health};
@@ -181,6 +195,7 @@ Failure WaitForEnd(const sigset_t& signals, const DeviceBackend& backend, HostPo
       // Without 2 MiB pages GPUs gather rows at half the speed, and workers join slowly.
       log.Event("ready",
                 {{"pool_bytes", stats.total_bytes}, {"in_2mib_pages_bytes", stats.huge_bytes}});
+      manager.Ready(kReady);
     }
   }
 }
@@ -196,11 +211,12 @@ void Apply(const DaemonOptions& options, Log* log, Node* node, Server* server) {
 // Serves until a signal; returns the exit code.
 int Serve(const DaemonOptions& options, const Command& command, const CommandSources& sources,
           const sigset_t& signals, DeviceBackend* backend, HostPool* pool, const Clock* clock,
-          Log* shared_log) {
+          ServiceManager* manager, Log* shared_log) {
   const Log& log = *shared_log;
   auto node = std::make_unique<Node>(options.node, clock, backend, pool);
   absl::StatusOr<std::unique_ptr<Server>> server =
-      Server::Start(options.server, {clock, node.get(), pool, backend, &log});
+      Server::Start(options.server, {clock, node.get(), pool, backend, &log,
+                                     [manager, clock] { manager->Heartbeat(clock->Now()); }});
   if (!server.ok()) {
     return Fail(log, absl::IsAlreadyExists(server.status()) ? kSocketInUse : kNoSocket,
                 server.status());
@@ -209,17 +225,22 @@ int Serve(const DaemonOptions& options, const Command& command, const CommandSou
                           {"boot_id", node->boot_id()},
                           {"pid", getpid()},
                           {"version", kVersion}});
-  pool->Start([&log](int64_t pinned_bytes, int64_t total_bytes) {
+  pool->Start([&log, manager](int64_t pinned_bytes, int64_t total_bytes) {
     log.Event("pinning", {{"pinned_bytes", pinned_bytes}, {"total_bytes", total_bytes}});
+    manager->Starting(absl::StrCat("pinned ", pinned_bytes, " of ", total_bytes, " bytes"),
+                      kPinningPatience);
   });
   absl::Duration shutdown_grace = options.shutdown_grace;
   Reloader reloader(sources, command.values, &log, [&](const DaemonOptions& reloaded) {
     Apply(reloaded, shared_log, node.get(), server->get());
     shutdown_grace = reloaded.shutdown_grace;
   });
-  const Failure failure = WaitForEnd(signals, *backend, *pool, &reloader, log);
+  const Failure failure = WaitForEnd(signals, *backend, *pool, *manager, &reloader, log);
   int code = failure.code;
-  if (!failure.status.ok()) Fail(log, code, failure.status);
+  if (!failure.status.ok()) {
+    Fail(log, code, failure.status);
+    manager->Stopping(failure.status.message());
+  }
 
   const absl::Duration grace = code == kDeviceLost ? kLostDeviceGrace : shutdown_grace;
   // What does not end by itself is left to the kernel.
@@ -268,6 +289,7 @@ int Main(const CommandSources& sources) {
   pthread_sigmask(SIG_BLOCK, &signals, nullptr);
   signal(SIGPIPE, SIG_IGN);
   RaiseDescriptorLimit();
+  ServiceManager manager = ServiceManager::FromEnvironment();
 
   const absl::StatusOr<ChosenBackend> chosen = MakeBackend(options->backend_name, options->backend);
   if (!chosen.ok()) {
@@ -279,7 +301,7 @@ int Main(const CommandSources& sources) {
       HostPool::Create(options->pool, chosen->backend.get());
   if (!pool.ok()) return Fail(log, kNoPool, pool.status());
   return Serve(*options, *command, sources, signals, chosen->backend.get(), pool->get(), &clock,
-               &log);
+               &manager, &log);
 }
 
 }  // namespace

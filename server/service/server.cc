@@ -260,6 +260,7 @@ void Server::Impl::UpdateHealth() {
 void Server::Impl::RunHealth() {
   for (;;) {
     UpdateHealth();
+    if (parts_.on_alive) parts_.on_alive();
     MutexLock lock(&mutex_);
     if (stopping_) return;
     changed_.WaitFor(&mutex_, kHealthInterval);

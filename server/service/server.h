@@ -16,6 +16,7 @@
 // Neither waits for a device.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -53,6 +54,8 @@ struct ServerParts {
   const HostPool* pool = nullptr;
   const DeviceBackend* backend = nullptr;
   const Log* log = nullptr;
+  // Called again and again, by the thread that health depends on; must not wait. None: not called.
+  std::function<void()> on_alive;
 };
 
 class Server {
