@@ -1,0 +1,58 @@
+{{/* The release's name, which is the name of what it makes. */}}
+{{- define "kvtierd.name" -}}
+{{- if contains "kvtierd" .Release.Name }}{{ .Release.Name }}{{ else }}{{ printf "%s-kvtierd" .Release.Name | trunc 50 | trimSuffix "-" }}{{ end }}
+{{- end }}
+
+{{/* What pods are found by. Never changes: a DaemonSet's selector cannot. */}}
+{{- define "kvtierd.selector" -}}
+app.kubernetes.io/name: kvtierd
+app.kubernetes.io/instance: {{ .Release.Name }}
+{{- end }}
+
+{{- define "kvtierd.labels" -}}
+{{ include "kvtierd.selector" . }}
+app.kubernetes.io/part-of: kvtierd
+app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
+app.kubernetes.io/managed-by: {{ .Release.Service }}
+helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
+{{- end }}
+
+{{- define "kvtierd.image" -}}
+{{- if .Values.image.digest -}}
+{{ .Values.image.repository }}@{{ .Values.image.digest }}
+{{- else -}}
+{{ .Values.image.repository }}:{{ .Values.image.tag | default .Chart.AppVersion }}
+{{- end -}}
+{{- end }}
+
+{{/* The configuration file. Numbers are written as numbers: %v would make 1e+06 of a million. */}}
+{{- define "kvtierd.config" -}}
+socket: {{ .Values.socketFolder }}/kvtierd.sock
+socket_mode: "0660"
+# kubelet's gRPC probes and operators. Nobody is asked who they are: the NetworkPolicy closes it.
+tcp: ["0.0.0.0:{{ int64 .Values.ports.grpc }}"]
+metrics_address: 0.0.0.0:{{ int64 .Values.ports.metrics }}
+backend: {{ .Values.backend }}
+pool_bytes: {{ int64 .Values.pool.gibibytes }}GiB
+huge_pages: {{ .Values.pool.hugePages }}
+{{- if ge (int64 .Values.pool.numaNode) 0 }}
+numa_node: {{ int64 .Values.pool.numaNode }}
+{{- end }}
+shutdown_grace: {{ int64 .Values.shutdownGraceSeconds }}s
+{{- if not (hasKey .Values.config "log_format") }}
+log_format: json
+{{- end }}
+{{- range $key, $value := .Values.config }}
+{{ $key }}: {{ if kindIs "float64" $value }}{{ int64 $value }}{{ else }}{{ toJson $value }}{{ end }}
+{{- end }}
+{{- end }}
+
+{{/* Memory as requested and limited: the pool and what is beside it, or that alone. */}}
+{{- define "kvtierd.memory" -}}
+{{- if eq .Values.pool.hugePages "require" -}}
+hugepages-2Mi: {{ int64 .Values.pool.gibibytes }}Gi
+memory: {{ int64 .Values.resources.memoryOverheadGibibytes }}Gi
+{{- else -}}
+memory: {{ add (int64 .Values.pool.gibibytes) (int64 .Values.resources.memoryOverheadGibibytes) }}Gi
+{{- end -}}
+{{- end }}
