@@ -75,7 +75,7 @@ class Rendered(unittest.TestCase):
                        {"shutdownGraceSeconds": 600, "ports": {"grpc": 7500, "metrics": 9500}},
                        {"pool": {"numaNode": 1},
                         "seccompProfile": {"type": "Localhost", "localhostProfile": "kvtierd.json"}},
-                       {"config": {"log_level": "debug", "sessions_max": 1000000,
+                       {"config": {"log_level": "debug", "sessions_max": 200,
                                    "allowed_uids": [0, 1000]},
                         "image": {"digest": "sha256:" + "0" * 64},
                         "imagePullSecrets": [{"name": "pull"}],
@@ -89,9 +89,9 @@ class Rendered(unittest.TestCase):
 
     def test_further_keys_of_the_configuration(self):
         config = policy.config_of(render({"config": {
-            "log_format": "text", "sessions_max": 1000000, "allowed_uids": [0, 1000]}}))
+            "log_format": "text", "sessions_max": 200, "allowed_uids": [0, 1000]}}))
         self.assertEqual((config["log_format"], config["sessions_max"], config["allowed_uids"]),
-                         ("text", 1000000, [0, 1000]))
+                         ("text", 200, [0, 1000]))
 
     def test_another_configuration_rolls_the_pods(self):
         def annotations(values):
