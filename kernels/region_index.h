@@ -1,8 +1,9 @@
 // The size of a region's index: which hot slot owns a slot.
 //
-// An index is uint16 words in device memory: a header of kIndexHeaderWords, then the tags and then
-// the hot slots of a power of two of buckets. Its content is private to the kernels that keep it
-// (cuda/). All zeros are an index that knows nothing, which is always right.
+// An index is uint16 words in the memory of the owners: a header of kIndexHeaderWords, then 12 words
+// for each of a power of two of buckets, which cuda/ and cpu/ use each in its own way: the first word
+// tells whose it is, and no device runs both. Its content is private to the kernels that keep it. All
+// zeros are an index that knows nothing, which is always right.
 #pragma once
 
 #include <cstdint>
@@ -11,7 +12,7 @@
 
 namespace kvtier {
 
-// Larger regions have no index: it would not fit into the memory of a block.
+// Larger regions have no index: it would not fit into the shared memory of a block of threads.
 inline constexpr int32_t kIndexedHotSizeMax = 8192;
 inline constexpr int32_t kIndexHeaderWords = 32;
 inline constexpr int32_t kIndexBucketSlots = 8;  // a byte and a word each

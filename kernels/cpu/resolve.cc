@@ -6,7 +6,10 @@
 #include <bit>
 
 #include "kernels/cpu/age_scores.h"
+#include "kernels/cpu/indexed_resolve.h"
+#include "kernels/cpu/row_slots.h"
 #include "kernels/eviction.h"
+#include "kernels/region_index.h"
 
 namespace kvtier::cpu {
 namespace {
@@ -19,36 +22,6 @@ constexpr uint32_t kOwned = 1u << 17;    // its hot slot has an owner
 constexpr int32_t kScoreShift = 24;      // evictables' scores, where there are any
 
 constexpr int32_t kMaskedId = 0;
-
-// Slots of a row's positions, as ResolveSlot() of layout.h has them, without its divisions for the
-// usual block size: two shifts a position instead.
-void ResolveRow(const SwapInParams& p, int32_t region, const int32_t* topk, int32_t* slots) {
-  const int32_t top_k = p.shape.top_k, max_blocks = p.shape.max_blocks;
-  if (p.block_table == nullptr) {
-    std::copy_n(topk, top_k, slots);
-    return;
-  }
-  const int32_t* const blocks = p.block_table + int64_t{region} * max_blocks;
-  const int32_t length = p.sequence_lengths == nullptr ? kNone : p.sequence_lengths[region];
-  const auto block_size = static_cast<uint32_t>(p.shape.block_size);
-  if (!std::has_single_bit(block_size)) {
-    for (int32_t i = 0; i < top_k; ++i) {
-      slots[i] = ResolveSlot(blocks, max_blocks, p.shape.block_size, length, topk[i]);
-    }
-    return;
-  }
-  const int32_t shift = std::countr_zero(block_size);
-  const int64_t table_end = int64_t{max_blocks} << shift;
-  // Negative positions are beyond every end once they are unsigned.
-  const auto end = static_cast<uint32_t>(
-      std::min<int64_t>({table_end, length < 0 ? table_end : length, int64_t{1} << 31}));
-  for (int32_t i = 0; i < top_k; ++i) {
-    const auto position = static_cast<uint32_t>(topk[i]);
-    const int64_t block = position < end ? blocks[position >> shift] : kNone;
-    const int64_t slot = (block << shift) | (position & (block_size - 1));
-    slots[i] = block < 0 || slot > INT32_MAX ? kNone : static_cast<int32_t>(slot);
-  }
-}
 
 class Resolver {
  public:
@@ -136,7 +109,7 @@ class Resolver {
     int64_t invalid = 0, newest = 0, duplicates = 0;
     for (int32_t rank = 0; rank < row_count_; ++rank) {
       int32_t* const ids = w_.ids.data() + int64_t{rank} * top_k_;
-      ResolveRow(p_, region_, p_.topk + int64_t{rows_[rank]} * top_k_, ids);
+      ResolveSlots(p_, region_, p_.topk + int64_t{rows_[rank]} * top_k_, top_k_, ids);
       for (int32_t column = 0, end = top_k_; column < end; ++column) {
         const int32_t slot = ids[column];
         int32_t id = kMaskedId;
@@ -265,25 +238,6 @@ class Resolver {
     std::copy(w_.others.data(), others, victims);
   }
 
-  // Where the bytes of `slot` come from: itself, or kNone for zeros.
-  int32_t SourceOf(int32_t slot) {
-    if (slot >= p_.shape.slot_count) {
-      ++w_.counts[Counter::kUnsourced];
-      return kNone;
-    }
-    if (p_.tracking.backed_generation == nullptr) return slot;
-    // Acquire: whoever published the generation wrote the bytes before.
-    const int32_t backed = std::atomic_ref<int32_t>(p_.tracking.backed_generation[slot])
-                               .load(std::memory_order_acquire);
-    const int32_t block = slot / p_.shape.block_size;
-    const int32_t current =
-        std::atomic_ref<int32_t>(const_cast<int32_t&>(p_.tracking.block_generation[block]))
-            .load(std::memory_order_acquire);
-    if (backed == current) return slot;
-    ++w_.counts[Counter::kUnbackedReads];
-    return kNone;
-  }
-
   int32_t Place(RowCopy* copies) {
     int32_t copy_count = 0, m = 0;
     int64_t copied = 0, evictions = 0;
@@ -297,7 +251,8 @@ class Resolver {
         RowCopy copy = {kNone, kNone};
         if (m < drawn_ && !(w_.evictable[m] & kCorrupt)) [[likely]] {
           const uint32_t entry = w_.evictable[m] & kEntryMask;
-          copy = {SourceOf(w_.lookups[id].slot), base_ + static_cast<int32_t>(entry)};
+          copy = {SourceOf(p_, w_.lookups[id].slot, &w_.counts),
+                  base_ + static_cast<int32_t>(entry)};
           evictions += (w_.evictable[m] & kOwned) != 0;
           w_.answers[id] = static_cast<int32_t>(entry);
           Owner(owner_[entry]).store(copy.slot, std::memory_order_relaxed);
@@ -378,6 +333,10 @@ class Resolver {
 
 int32_t ResolveRequest(const SwapInParams& params, int32_t region, const int32_t* rows,
                        int32_t row_count, Workspace* workspace, RowCopy* copies) {
+  if (params.state.index != nullptr && RegionIndexLength(params.shape.hot_size) > 0) {
+    const int32_t copy_count = ResolveIndexed(params, region, rows, row_count, workspace, copies);
+    if (copy_count != kNotIndexed) return copy_count;
+  }
   return Resolver(params, region, rows, row_count, workspace).Run(copies);
 }
 

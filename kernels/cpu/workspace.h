@@ -7,6 +7,7 @@
 
 #include "kernels/counters.h"
 #include "kernels/cpu/lookup_table.h"
+#include "kernels/cpu/split_order.h"
 #include "kernels/params.h"
 
 namespace kvtier::cpu {
@@ -51,6 +52,17 @@ struct Workspace {
     if (shape.policy == EvictionPolicy::kAged) Grow(others, shape.hot_size + 1);
     Grow(hits, shape.hot_size);
     Grow(met, shape.hot_size);
+    Grow(candidates, shape.top_k);
+    Grow(unanswered, ids);
+    Grow(miss_ids, ids);
+    for (std::vector<int32_t>* of_rows : {&newest, &dropped, &valid}) {
+      Grow(*of_rows, shape.rows_per_request);
+    }
+    notes.Reserve();
+    for (std::vector<uint16_t>* list : {&entries, &hit_slots, &other_slots}) {
+      Grow(*list, shape.hot_size + kSplitSlack);
+    }
+    if (shape.policy == EvictionPolicy::kAged) Grow(scores, shape.hot_size);
   }
 
   Counts counts;
@@ -67,6 +79,19 @@ struct Workspace {
   std::vector<uint32_t> hits;       // entries of `order`, oldest first
   std::vector<uint16_t> met;        // [hot slot] stamp of the last order that had it
   uint16_t met_stamp = 0;
+
+  // By the index of a region, beside those above:
+  HotSlotNotes notes;
+  std::vector<uint16_t> candidates;   // [column]
+  std::vector<int32_t> unanswered;    // positions (of all rows) that are no hits
+  std::vector<int32_t> newest;        // [row of the request] slot
+  std::vector<int32_t> dropped;       // hot slots that had a newest slot
+  std::vector<int32_t> valid;         // [row of the request]
+  std::vector<int32_t> miss_ids;      // [position that is no hit]
+  std::vector<uint16_t> entries;      // [hot_size] the order as it was read
+  std::vector<uint16_t> hit_slots;    // oldest first
+  std::vector<uint16_t> other_slots;  // oldest first, in the end what misses draw in front
+  std::vector<uint8_t> scores;        // [other slot]
 };
 
 // The accepted rows of a call by request. Request i has rows[starts[i]] ... rows[starts[i+1]-1].
