@@ -1,0 +1,132 @@
+#include "client/data_plane/device.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <utility>
+
+#include "kernels/cpu/cpu.h"
+
+namespace kvtier::data_plane {
+namespace {
+
+Error GpuOnly(const std::string& feature) {
+  return {.code = Code::kUnimplemented,
+          .reason = "NOT_IMPLEMENTED",
+          .message = feature + " is for GPUs, and the cache is on a CPU",
+          .metadata = {{"feature", feature}}};
+}
+
+class FileMapping final : public Mapping {
+ public:
+  FileMapping(uint8_t* data, size_t size_bytes) : Mapping(data), size_bytes_(size_bytes) {}
+  ~FileMapping() override { munmap(data(), size_bytes_); }
+
+ private:
+  const size_t size_bytes_;
+};
+
+class CpuDevice final : public Device {
+ public:
+  explicit CpuDevice(int32_t kernel_threads) : executor_(kernel_threads) {}
+
+  Error MapFile(int32_t fd, int64_t offset_bytes, int64_t size_bytes, bool read_only,
+                std::unique_ptr<Mapping>* mapping) override {
+    return MapHostFile(fd, offset_bytes, size_bytes, read_only, mapping);
+  }
+  Error Reserve(const std::vector<GroupShape>& /*shapes*/, int32_t /*step_rows*/) override {
+    return {};
+  }
+  Error SwapIn(const SwapInParams& params, Stream stream) override {
+    if (Error error = CheckStream(stream); !error.ok()) return error;
+    cpu::SwapIn(params, executor_);
+    return {};
+  }
+  Error ReplayPlan(const ReplayPlanParams& params, Stream stream) override {
+    if (Error error = CheckStream(stream); !error.ok()) return error;
+    cpu::ReplayPlan(params, executor_);
+    return {};
+  }
+  Error Backup(const BackupParams& params, Stream stream) override {
+    if (Error error = CheckStream(stream); !error.ok()) return error;
+    cpu::Backup(params, executor_);
+    return {};
+  }
+  Error Read(void* destination, const void* source, int64_t bytes) override {
+    memcpy(destination, source, static_cast<size_t>(bytes));
+    return {};
+  }
+  Error Write(void* destination, const void* source, int64_t bytes) override {
+    memcpy(destination, source, static_cast<size_t>(bytes));
+    return {};
+  }
+  Error Finish() override { return {}; }
+
+ private:
+  static Error CheckStream(Stream stream) {
+    if (stream == nullptr) return {};
+    return ArgumentError("stream", "given", "none: the cache is on a CPU");
+  }
+
+  cpu::Executor executor_;
+};
+
+}  // namespace
+
+Error Device::MapGpuFile(int32_t /*fd*/, int64_t /*size_bytes*/,
+                         std::unique_ptr<Mapping>* /*mapping*/) {
+  return GpuOnly("SEGMENT_TRANSPORT_CUDA_FD");
+}
+
+Error Device::MapGpuHandle(const void* /*handle*/, int64_t /*offset_bytes*/, int64_t /*size_bytes*/,
+                           std::unique_ptr<Mapping>* /*mapping*/) {
+  return GpuOnly("SEGMENT_TRANSPORT_CUDA_IPC");
+}
+
+Error Device::Signal(int32_t* /*word*/, int32_t /*number*/, Stream /*stream*/) {
+  return ArgumentError("stream", "given", "none: the cache is on a CPU");
+}
+
+Error Device::Wait(const int32_t* /*word*/, int32_t /*number*/, Stream /*stream*/) {
+  return ArgumentError("stream", "given", "none: the cache is on a CPU");
+}
+
+Error MapHostFile(int32_t fd, int64_t offset_bytes, int64_t size_bytes, bool read_only,
+                  std::unique_ptr<Mapping>* mapping) {
+  struct stat file;
+  if (fstat(fd, &file) != 0)
+    return MalformedAnswer(std::string("fstat failed: ") + strerror(errno));
+  if (size_bytes <= 0 || offset_bytes < 0 || offset_bytes % sysconf(_SC_PAGESIZE) != 0 ||
+      size_bytes > file.st_size - offset_bytes) {
+    return MalformedAnswer(std::to_string(size_bytes) + " bytes from " +
+                           std::to_string(offset_bytes) + " of a descriptor that has " +
+                           std::to_string(file.st_size));
+  }
+  const int seals = fcntl(fd, F_GET_SEALS);
+  if (seals < 0 || (seals & F_SEAL_SHRINK) == 0) {
+    return MalformedAnswer("a descriptor that is not sealed against shrinking");
+  }
+  const int protection = PROT_READ | (read_only ? 0 : PROT_WRITE);
+  void* data = mmap(nullptr, static_cast<size_t>(size_bytes), protection, MAP_SHARED, fd,
+                    static_cast<off_t>(offset_bytes));
+  if (data == MAP_FAILED) {
+    return {
+        .code = Code::kResourceExhausted,
+        .reason = "LIMIT_REACHED",
+        .message = "mapping " + std::to_string(size_bytes) + " bytes failed: " + strerror(errno),
+        .metadata = {{"requested_bytes", std::to_string(size_bytes)}}};
+  }
+  *mapping =
+      std::make_unique<FileMapping>(static_cast<uint8_t*>(data), static_cast<size_t>(size_bytes));
+  return {};
+}
+
+std::unique_ptr<Device> OpenCpu(int32_t kernel_threads) {
+  return std::make_unique<CpuDevice>(kernel_threads);
+}
+
+}  // namespace kvtier::data_plane
