@@ -179,3 +179,31 @@ def py_grpc_library(name, proto, deps = [], grpc = True, **kwargs):
         srcs = [":%s_generated" % name] + deps,
         **kwargs
     )
+
+def _descriptor_set_impl(ctx):
+    infos = [proto[ProtoSourcesInfo] for proto in ctx.attr.protos]
+    args = ctx.actions.args()
+    args.add_all(depset(transitive = [i.roots for i in infos]), format_each = "-I%s")
+    args.add(PROTOBUF_INCLUDE, format = "-I%s")
+    args.add(ctx.outputs.out, format = "--descriptor_set_out=%s")
+    args.add("--include_imports")
+    for info in infos:
+        args.add_all(info.direct)
+    ctx.actions.run(
+        executable = ctx.file._protoc,
+        arguments = [args],
+        inputs = depset(transitive = [i.transitive for i in infos]),
+        outputs = [ctx.outputs.out],
+        mnemonic = "Protoc",
+        progress_message = "Describing %s" % ctx.label,
+    )
+
+proto_descriptor_set = rule(
+    doc = "One FileDescriptorSet of .proto files and all that they import, in order of import.",
+    implementation = _descriptor_set_impl,
+    attrs = {
+        "protos": attr.label_list(providers = [ProtoSourcesInfo], mandatory = True),
+        "out": attr.output(mandatory = True),
+        "_protoc": _generator("protoc"),
+    },
+)
