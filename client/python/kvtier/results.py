@@ -1,0 +1,35 @@
+"""What calls return."""
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Tuple
+
+
+@dataclass(frozen=True)
+class Device:
+    """One device of the node: "GPU-...", or "CPU-0" of the backend "cpu"."""
+    uuid: str
+    name: str
+    backend: str
+    memory_bytes: int
+
+
+@dataclass(frozen=True)
+class AssignedBlocks:
+    """What assign_blocks appended to the block table, shared blocks first."""
+    block_ids: Tuple[int, ...]
+    generations: Tuple[int, ...]  # of those blocks; the pair names the rows' tenant
+    table_index: int              # entry of the first of them
+    invalidated_copies: int       # hot rows dropped in all sessions
+
+
+@dataclass(frozen=True)
+class Ticket:
+    """Work on the daemon's device stream."""
+    number: int
+    completed: bool
+
+
+def device_of(message) -> Device:
+    """From kvtier.v1.Device."""
+    return Device(message.uuid, message.name, message.backend, message.memory_bytes)
