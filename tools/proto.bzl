@@ -197,6 +197,8 @@ def _descriptor_set_impl(ctx):
         mnemonic = "Protoc",
         progress_message = "Describing %s" % ctx.label,
     )
+    files = [ctx.outputs.out]
+    return [DefaultInfo(files = depset(files), runfiles = ctx.runfiles(files))]
 
 proto_descriptor_set = rule(
     doc = "One FileDescriptorSet of .proto files and all that they import, in order of import.",
