@@ -77,20 +77,19 @@ class Cache(verbs.CacheBase):
                     wait: bool = False) -> Ticket:
         """As swap_in, by the daemon. Errors: as SwapIn."""
         return self._verb("SwapIn", self.step_fields(
-            num_rows, wait, layers, group_index=group, use_slots=use_slots,
-            step={"num_rows": num_rows}), stream)
+            wait, layers, group_index=group, use_slots=use_slots, step={"num_rows": num_rows}),
+            stream)
 
     def replay_plan_rpc(self, group: int, num_rows: int, *,
                         layers: Optional[Tuple[int, int]] = None, stream: Any = None,
                         wait: bool = False) -> Ticket:
         """As replay_plan, by the daemon. Errors: as ReplayPlan."""
         return self._verb("ReplayPlan", self.step_fields(
-            num_rows, wait, layers, group_index=group, num_rows=num_rows), stream)
+            wait, layers, group_index=group, num_rows=num_rows), stream)
 
     def backup_rpc(self, num_rows: int, *, stream: Any = None, wait: bool = False) -> Ticket:
         """As backup_newest, by the daemon. Errors: as Backup."""
-        return self._verb("Backup", self.step_fields(num_rows, wait,
-                                                     step={"num_rows": num_rows}), stream)
+        return self._verb("Backup", self.step_fields(wait, step={"num_rows": num_rows}), stream)
 
     def wait_ticket(self, ticket: int) -> int:
         """Returns when `ticket` is done, with the newest ticket that is. Errors: as WaitTicket."""

@@ -153,6 +153,12 @@ class Connection:
                 "the server at %s has no kvtier.v1.KvTier (%s): it is no kvtierd, or one of "
                 "another API version; this package speaks version %d" %
                 (self.socket_path, error.message, API_VERSION))
+        if error.metadata.get("field") == "api_version":
+            return UnimplementedError(
+                "the daemon at %s speaks another API version than this package's %d (%s): install "
+                "the kvtier of the daemon's release" %
+                (self.socket_path, API_VERSION, error.message),
+                reason=error.reason, metadata=error.metadata)
         if error.reason:
             return error
         return type(error)("%s (%s)" % (diagnose_socket(self.socket_path), error.message),

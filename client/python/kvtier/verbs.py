@@ -52,7 +52,7 @@ class CacheBase(LocalPlane):
         """The fields of a request about this cache."""
         return {"session_id": self.session_id, "cache": self.name, **fields}
 
-    def step_fields(self, num_rows: int, wait: bool, layers: Optional[Tuple[int, int]] = None,
+    def step_fields(self, wait: bool, layers: Optional[Tuple[int, int]] = None,
                     **fields: Any) -> dict:
         """The fields of a verb on the step buffers."""
         if layers is not None:
