@@ -4,6 +4,8 @@ On the GPU machine run_gpu_python_checks.sh starts it, with $KVTIERD and no sour
 """
 import gc
 import logging
+import os
+import re
 import shutil
 import unittest
 
@@ -19,6 +21,7 @@ HAS_GPU = VERSION >= (2, 4) and torch.cuda.is_available()
 if HAS_GPU:
     import kvtier.torch_ops
 
+README = os.environ.get("KVTIER_README", os.path.join(os.path.dirname(__file__), "..", "README.md"))
 TOKENS, TOP_K, LAYERS, REQUESTS = 512, 64, 2, 4
 LAYOUT = dict(block_count=REQUESTS * TOKENS // 64, block_size=64, max_requests=REQUESTS,
               top_k=TOP_K, hot_size=2 * TOP_K, row_bytes=656, layers=LAYERS)
@@ -149,6 +152,28 @@ class GpuTest(unittest.TestCase):
             self.assertEqual(int(wrong), 0, "step %d" % step)
         self.assertEqual(self.cache.counters(0).backed_up_rows, REQUESTS * (TOKENS + 50))
         del graph, newest_rows
+
+    def test_the_graph_of_the_readme(self):
+        with open(README, encoding="utf-8") as file:
+            code = re.search(r"```python\n(with torch.cuda.graph.*?)```", file.read(), re.DOTALL)[1]
+        attended = []
+
+        def attend(rows, indices):
+            attended.append(rows[indices.flatten().long()].view(REQUESTS, TOP_K, 656))
+        graph = torch.cuda.CUDAGraph()
+        torch.cuda.synchronize()
+        exec(code, {"torch": torch, "graph": graph, "cache": self.cache, "rows": REQUESTS,
+                    "attend": attend, "hot_rows": self.hot, "hot_indices": self.found})
+        for _ in range(3):
+            positions = self.draw()
+            self.topk.copy_(positions)
+            graph.replay()
+            for layer in range(LAYERS):
+                wanted = self.rows[:, layer].gather(
+                    1, positions.long()[:, :, None].expand(-1, -1, 656))
+                self.assertTrue(torch.equal(attended[layer], wanted))
+        attended.clear()
+        del graph
 
     def test_own_tensors(self):
         found = torch.full((REQUESTS, TOP_K), -7, dtype=torch.int32, device="cuda")
