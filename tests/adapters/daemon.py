@@ -34,13 +34,17 @@ def start(case, pool_bytes=64 << 20):
     return Daemon(case, pool_bytes)
 
 
+def open_session(case, daemon):
+    opened = kvtier.open_session(daemon.socket, client_name=case.id()[-100:],
+                                 wait_for_daemon=True, call_timeout=PATIENCE_SECONDS)
+    case.addCleanup(opened.close)
+    return opened
+
+
 def start_and_open(case):
     """A daemon and a session on it."""
     daemon = start(case)
-    session = kvtier.open_session(daemon.socket, client_name=case.id()[-100:],
-                                  wait_for_daemon=True, call_timeout=PATIENCE_SECONDS)
-    case.addCleanup(session.close)
-    return daemon, session
+    return daemon, open_session(case, daemon)
 
 
 def session(case):

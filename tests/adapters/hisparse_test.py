@@ -1,4 +1,5 @@
 """HiSparse over a real daemon on the CPU backend: rows, blocks and batches, without torch."""
+import threading
 import unittest
 
 import daemon
@@ -6,7 +7,8 @@ import numpy as np
 from hisparse_world import BLOCK_SIZE, HOT_SIZE, TOP_K, World
 
 import kvtier
-from kvtier.hisparse import HiSparseConfig, HiSparseCoordinator, HiSparseTier, kv_cache_shape
+from kvtier.hisparse import (HiSparseConfig, HiSparseCoordinator, HiSparseTier, Ranks,
+                             kv_cache_shape)
 
 
 class ConfigTest(unittest.TestCase):
@@ -121,9 +123,11 @@ class HiSparseTest(unittest.TestCase):
         self.assertEqual(world.counters("rejected_rows"), 0)
 
     def test_without_newest_slots_the_host_pool_is_asked(self):
+        """A batch with prefills in it: new rows went to the host pool, not to the reserved rows."""
         world = self.world()
-        world.start("a", [0, 1, 2], 10)
-        world.tier.set_batch(["a"])
+        world.start("a", [0, 1, 2], 9)
+        self.assertEqual(world.step(["a"]), 0)
+        world.prefill("a", 9, 10)
         topk = np.full((1, TOP_K), -1, np.int32)
         topk[0, 0] = 9
         hot, indices = world.layers[0].swap_in(
@@ -275,37 +279,103 @@ class HiSparseTest(unittest.TestCase):
         self.assertEqual(world.step(["a", "b"]), 0)
 
     def test_a_long_random_life(self):
-        """Requests come and go, are preempted, change rows, share blocks of others."""
         for seed in range(3):
             world = self.world(name="life-%d" % seed, seed=seed)
-            random, free, running = world.random, list(range(24)), []
-            wrong, made = 0, 0
-            for step in range(150):
-                if len(running) < 4 and len(free) >= 5:
-                    request, made = "r%d" % made, made + 1
-                    tokens = int(random.integers(5, 20))
-                    world.start(request, [free.pop() for _ in range(-(-tokens // 4))], tokens)
-                    running.append(request)
-                random.shuffle(running)
-                for request in list(running):
-                    if world.lengths[request] == 4 * len(world.blocks[request]):
-                        if not free:
-                            running.remove(request)
-                            free.extend(world.blocks[request])
-                            world.finish(request)
-                            continue
-                        world.assign(request, [free.pop()])
-                if running and step % 7 == 0:
-                    request, taken = running[0], world.blocks[running[0]]
-                    world.tier.truncate_blocks(request)
-                    world.blocks[request] = []
-                    world.assign(request, [taken[i] for i in random.permutation(len(taken))])
-                    world.prefill(request, 0, world.lengths[request])
-                wrong += world.step(list(running), padding=4 - len(running))
-            self.assertEqual(wrong, 0, "seed %d" % seed)
+            self.assertEqual(long_life(world, 150), 0, "seed %d" % seed)
             self.assertGreater(world.counters("evictions"), 100)
             self.assertGreater(world.tier.blocks.recycled_blocks, 50)
             self.assertEqual(world.counters("unbacked_reads"), 0)
+
+
+def long_life(world, steps):
+    """Requests come and go, are preempted, change rows. Returns how many rows were wrong."""
+    random, free, running = world.random, list(range(24)), []
+    wrong, made = 0, 0
+    for step in range(steps):
+        if len(running) < 4 and len(free) >= 5:
+            request, made = "r%d" % made, made + 1
+            tokens = int(random.integers(5, 20))
+            world.start(request, [free.pop() for _ in range(-(-tokens // 4))], tokens)
+            running.append(request)
+        random.shuffle(running)
+        for request in list(running):
+            if world.lengths[request] == 4 * len(world.blocks[request]):
+                if not free:
+                    running.remove(request)
+                    free.extend(world.blocks[request])
+                    world.finish(request)
+                    continue
+                world.assign(request, [free.pop()])
+        if running and step % 7 == 0:
+            request, taken = running[0], world.blocks[running[0]]
+            world.tier.truncate_blocks(request)
+            world.blocks[request] = []
+            world.assign(request, [taken[i] for i in random.permutation(len(taken))])
+            world.prefill(request, 0, world.lengths[request])
+        wrong += world.step(list(running), padding=4 - len(running))
+    return wrong
+
+
+class RanksTest(unittest.TestCase):
+    """Two ranks, each with a session of its own, and one copy of the rows."""
+
+    def live(self, *, barrier, steps=100):
+        """(wrong rows, world) of each rank."""
+        server, first = daemon.start_and_open(self)
+        sessions = [first, daemon.open_session(self, server)]
+        results = [None, None]
+
+        def run(rank):
+            try:
+                ranks = Ranks(first=rank == 0, barrier=barrier.wait)
+                world = World(sessions[rank], ranks=ranks)
+                self.addCleanup(world.close)
+                results[rank] = long_life(world, steps), world
+            except BaseException:
+                barrier.abort()
+                raise
+
+        threads = [threading.Thread(target=run, args=(rank,)) for rank in range(2)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        return results
+
+    def test_two_ranks_share_the_rows(self):
+        results = self.live(barrier=threading.Barrier(2, timeout=60))
+        for wrong, world in results:
+            self.assertEqual(wrong, 0)
+            self.assertGreater(world.counters("evictions"), 50)
+            self.assertEqual(world.counters("unbacked_reads"), 0)
+        one, other = (world for _, world in results)
+        self.assertTrue(one.tier.cache.created)
+        self.assertFalse(other.tier.cache.created)
+        one.kv_caches[0][3] = 7
+        np.testing.assert_array_equal(other.kv_caches[0][3], one.kv_caches[0][3])
+
+    def test_the_first_rank_alone_recycles(self):
+        """The other one finds what the first has written since, and writes nothing itself."""
+        server, session = daemon.start_and_open(self)
+        one = World(session, ranks=Ranks(first=True))
+        self.addCleanup(one.close)
+        other = World(daemon.open_session(self, server), ranks=Ranks(first=False))
+        self.addCleanup(other.close)
+        topk = {"a": np.arange(TOP_K, dtype=np.int32)}
+        for order in ([0, 1, 2], [2, 1, 0]):
+            for world in (one, other):
+                world.tier.truncate_blocks("a") if "a" in world.blocks else None
+                world.blocks["a"] = []
+                world.assign("a", order)
+                world.lengths["a"] = 10
+                if world is one:
+                    world.prefill("a", 0, 10)
+            other.truth[:] = one.truth
+            for world in (one, other):
+                self.assertEqual(world.step(["a"], topk, backup=world is one), 0)
+                self.assertEqual(world.counters("unbacked_reads"), 0)
+        self.assertEqual(one.tier.invalidate_blocks([0, 1, 2]), 2 * 2 * TOP_K)
+        self.assertIsNone(other.tier.invalidate_blocks([0, 1, 2]))
 
 
 class LostDaemonTest(unittest.TestCase):

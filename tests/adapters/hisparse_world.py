@@ -121,4 +121,5 @@ class World:
         return sum(getattr(self.tier.cache.counters(g), name) for g in range(len(GROUPS)))
 
     def close(self):
+        self.kv_caches = None
         self.tier.close()

@@ -10,7 +10,9 @@ is no torch that is new enough.
 """
 import argparse
 import contextlib
+import gc
 import os
+import signal
 import subprocess
 import sys
 import tempfile
@@ -138,7 +140,6 @@ def decode(session, arguments, adapter, kv_dtype, size):
             unbacked=sum(c.unbacked_reads for c in groups), **driver.counts)
         result["full us/step"] = round(seconds[0] / arguments.steps * 1e6)
         result["tiered us/step"] = round(seconds[1] / arguments.steps * 1e6)
-        del full, ours, theirs
     return result
 
 
@@ -168,6 +169,7 @@ def work(arguments, socket, size):
         for adapter in arguments.adapters.split(","):
             for kv_dtype in arguments.dtypes.split(","):
                 results.append(decode(session, arguments, adapter, kv_dtype, size))
+                gc.collect()  # the pool has room for the next once the last tensor is gone
     columns = list(results[0])
     table = [columns] + [[str(result[c]) for c in columns] for result in results]
     widths = [max(len(line[i]) for line in table) for i in range(len(columns))]
@@ -197,8 +199,6 @@ def main():
     if arguments.size is None:
         arguments.size = "small" if arguments.device == "cpu" else "large"
     size = SMALL if arguments.size == "small" else LARGE
-    import signal
-
     def too_long(*_):
         print("FAILED: not done after %d s" % arguments.seconds, flush=True)
         os._exit(1)

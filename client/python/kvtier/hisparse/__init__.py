@@ -4,6 +4,7 @@ docs/vllm.md beside the package says which lines of the engine change.
 """
 from kvtier.hisparse.config import HiSparseConfig, kv_cache_shape
 from kvtier.hisparse.coordinator import HiSparseCoordinator
+from kvtier.hisparse.ranks import Ranks
 from kvtier.hisparse.tier import HiSparseTier
 
-__all__ = ["HiSparseConfig", "HiSparseCoordinator", "HiSparseTier", "kv_cache_shape"]
+__all__ = ["HiSparseConfig", "HiSparseCoordinator", "HiSparseTier", "Ranks", "kv_cache_shape"]

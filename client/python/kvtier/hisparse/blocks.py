@@ -5,6 +5,9 @@ holds every block of the cache, which makes the engine's ids the daemon's ids; e
 engine is a request of the daemon that shares the keeper's blocks in the order of its positions.
 The daemon's block table is then the engine's, and kernels resolve positions without a translation.
 
+Ranks that share the cache have books that say the same. The first rank's keeper holds the blocks,
+and it alone recycles them, while all wait.
+
 A block that is handed out again is first *recycled*: its old rows no longer count as backed up, and
 no hot buffer of any session has a copy of them.
 """
@@ -14,6 +17,8 @@ from dataclasses import dataclass, field
 from typing import Any, Callable, Iterable, Sequence
 
 import numpy as np
+
+from kvtier.hisparse.ranks import Ranks
 
 # No block ever has this generation.
 _NEVER_BACKED = 0
@@ -34,9 +39,12 @@ class BlockBook:
     through; after one, the call may be repeated.
     """
 
-    def __init__(self, cache: Any, num_blocks: int, fence: Callable[[], Any]):
+    def __init__(
+        self, cache: Any, num_blocks: int, fence: Callable[[], Any], ranks: Ranks = Ranks()
+    ):
         """Takes all `num_blocks` of `cache`, which nobody else may hold. `fence()` is done when
         the device work that was enqueued before it is."""
+        self._ranks = ranks
         self._cache = cache
         self._fence = fence
         self._num_blocks = num_blocks
@@ -48,7 +56,11 @@ class BlockBook:
         self.recycled_blocks = 0
         # Host memory on any device. Rows whose number is not their block's generation are unbacked.
         self._backed = [group.backed_generation.numpy() for group in cache.groups]
-        self._keeper = cache.admit("kvtier.hisparse.keeper", reserve_blocks=num_blocks)
+        self._keeper = cache.admit(
+            "kvtier.hisparse.keeper", reserve_blocks=num_blocks if ranks.first else 0
+        )
+        if not ranks.first:
+            return
         taken = self._keeper.assign_blocks(num_blocks).block_ids
         if sorted(taken) != list(range(num_blocks)):
             raise ValueError("the cache has other blocks than 0..%d" % (num_blocks - 1))
@@ -132,15 +144,26 @@ class BlockBook:
         waits = {id(f): f for f in (self._last_use.get(block) for block in blocks) if f}
         for fence in waits.values():
             fence.wait()
+        self.once(lambda: self._make_unbacked(blocks))
+        self.recycled_blocks += len(blocks)
+        self._used.difference_update(blocks)
+        for block in blocks:
+            self._last_use.pop(block, None)
+
+    def once(self, work: Callable[[], Any]) -> Any:
+        """What `work` returns, on the first rank, while no rank is before or behind this; None on
+        the others."""
+        self._ranks.barrier()
+        result = work() if self._ranks.first else None
+        self._ranks.barrier()
+        return result
+
+    def _make_unbacked(self, blocks: list[int]) -> None:
         size = self._cache.layout.block_size
         rows = np.asarray(blocks, np.int64)[:, None] * size + np.arange(size)[None, :]
         for backed in self._backed:
             backed[rows.reshape(-1)] = _NEVER_BACKED
         self._cache.invalidate_blocks(blocks)
-        self.recycled_blocks += len(blocks)
-        self._used.difference_update(blocks)
-        for block in blocks:
-            self._last_use.pop(block, None)
 
     def close(self) -> None:
         """Releases all, once their work is done."""

@@ -19,6 +19,7 @@ from kvtier import CacheLayout, Layer, LayerGroup, UnavailableError
 from kvtier._frameworks import frameworks_for
 from kvtier.hisparse.blocks import BlockBook
 from kvtier.hisparse.config import HiSparseConfig, kv_cache_shape, num_blocks_of_pool
+from kvtier.hisparse.ranks import Ranks
 from kvtier.hisparse.rows import RowBook
 from kvtier.hisparse.steps import StepBook
 
@@ -38,6 +39,7 @@ class HiSparseTier:
         max_num_reqs: int,
         device: str = "cpu",
         copy_followers_with_leader: bool = False,
+        ranks: Ranks = Ranks(),
         attach_options: dict[str, Any] | None = None,
         layout_options: dict[str, Any] | None = None,
     ):
@@ -49,6 +51,7 @@ class HiSparseTier:
         copy_followers_with_leader
                         one launch copies the misses of all layers of a group; `apply_plan` then has
                         nothing left to copy
+        ranks           workers that share the rows (tensor parallelism)
         attach_options  of Session.attach: device_uuid, kernel_threads, wait_for_pool
         layout_options  of CacheLayout: eviction_policy, share_rows, step_rows
         """
@@ -59,6 +62,7 @@ class HiSparseTier:
         self.copy_followers_with_leader = copy_followers_with_leader
         self.device = str(device)
         self.arrays = frameworks_for(self.device)
+        self._ranks = ranks
         self.cache: Any = None
         self._session = session
         self._cache_name = cache
@@ -112,8 +116,12 @@ class HiSparseTier:
             dtype_tag=leaders[0].row_shape.dtype,
             **{"step_rows": self.max_num_reqs, **self._layout_options},
         )
+        if not self._ranks.first:
+            self._ranks.barrier()  # the first has all blocks then
         self.cache = self._session.attach(self._cache_name, layout, **self._attach_options)
-        blocks = BlockBook(self.cache, num_blocks, self.arrays.fence)
+        blocks = BlockBook(self.cache, num_blocks, self.arrays.fence, self._ranks)
+        if self._ranks.first:
+            self._ranks.barrier()
         newest_row = self.cache.groups[0].newest_hot_row
         rows = RowBook(
             self.arrays,
@@ -143,15 +151,15 @@ class HiSparseTier:
     def close(self) -> None:
         """Waits for what is enqueued, releases all requests and leaves the cache. Tensors that the
         engine still has keep the memory mapped."""
-        books, self._books = self._books, None
         for coordinator in self._coordinators:
             coordinator.unbound()
         try:
-            if books is not None:
-                books[0].close()
+            if self._books is not None:
+                self._books[0].close()
         except UnavailableError:
             pass  # a daemon that is gone has nothing to take back
         finally:
+            self._books = None
             if self.cache is not None:
                 self.cache.close()
 
@@ -198,19 +206,21 @@ class HiSparseTier:
         any step; nothing of a request's state moves."""
         self.rows.set(request_ids, self.blocks.region_of)
 
-    def invalidate_blocks(self, block_ids: Sequence[int]) -> int:
+    def invalidate_blocks(self, block_ids: Sequence[int]) -> int | None:
         """Drops cached copies, in all sessions, of blocks whose host rows were rewritten in place
-        by others than backups (RDMA). Returns how many hot rows. Waits for enqueued steps."""
+        by others than backups (RDMA). Returns how many hot rows (None but on the first rank).
+        Waits for enqueued steps."""
         self.arrays.fence().wait()
-        return self.cache.invalidate_blocks(list(block_ids))
+        return self.blocks.once(lambda: self.cache.invalidate_blocks(list(block_ids)))
 
     def mark_loaded(self, block_ids: Sequence[int]) -> None:
         """Says that all rows of `block_ids` were written through the host caches (RDMA, a copy by
         the CPU): they may be selected from now on."""
         size = self.config.block_size
-        slots = [block * size + offset for block in block_ids for offset in range(size)]
-        for group in self.cache.groups:
-            self.cache.mark_backed(group.index, np.array(slots, np.int32))
+        slots = np.array([b * size + offset for b in block_ids for offset in range(size)], np.int32)
+        self.blocks.once(
+            lambda: [self.cache.mark_backed(group.index, slots) for group in self.cache.groups]
+        )
 
     def reset_rows(self, row_ids: Sequence[int]) -> None:
         """Empties the hot buffers of the requests in these batch rows."""

@@ -240,7 +240,7 @@ class HiSparseCoordinator:
             self.requests.grow(entry, length)
             newest_rows.append(self._row_of_newest(entry, length))
             newest_slots.append(int(entry.slots[length - 1]))
-        self._all_short = bool((lengths <= self.config.hot_size).all())
+        self._all_short = count > 0 and bool((lengths <= self.config.hot_size).all())
         padding = [self.scrap_row] * (self.newest_rows.shape[0] - count)
         self.arrays.upload(self.newest_rows, newest_rows + padding)
         self.arrays.upload(self._newest_slot, newest_slots)
