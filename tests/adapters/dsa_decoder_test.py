@@ -35,6 +35,11 @@ class DsaDecoderTest(unittest.TestCase):
         self.assertEqual(found.returncode, 0, found.stdout)
         self.assertEqual(found.stdout.count(": OK"), 2, found.stdout)
 
+    def test_two_ranks_share_the_rows(self):
+        found = self.decode("--ranks", "2")
+        self.assertEqual(found.returncode, 0, found.stdout)
+        self.assertEqual(found.stdout.count("of 2: OK"), 2, found.stdout)
+
 
 if __name__ == "__main__":
     unittest.main()

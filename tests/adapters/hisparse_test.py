@@ -319,40 +319,47 @@ def long_life(world, steps):
 class RanksTest(unittest.TestCase):
     """Two ranks, each with a session of its own, and one copy of the rows."""
 
-    def live(self, *, barrier, steps=100):
-        """(wrong rows, world) of each rank."""
-        server, first = daemon.start_and_open(self)
-        sessions = [first, daemon.open_session(self, server)]
-        results = [None, None]
+    def on_each(self, work):
+        """work(rank) on a thread of its own, as ranks wait for each other."""
+        faults = []
 
         def run(rank):
             try:
-                ranks = Ranks(first=rank == 0, barrier=barrier.wait)
-                world = World(sessions[rank], ranks=ranks)
-                self.addCleanup(world.close)
-                results[rank] = long_life(world, steps), world
-            except BaseException:
-                barrier.abort()
-                raise
+                work(rank)
+            except BaseException as fault:
+                faults.append(fault)
+                self.barrier.abort()
 
         threads = [threading.Thread(target=run, args=(rank,)) for rank in range(2)]
         for thread in threads:
             thread.start()
         for thread in threads:
             thread.join()
-        return results
+        if faults:
+            raise faults[0]
 
     def test_two_ranks_share_the_rows(self):
-        results = self.live(barrier=threading.Barrier(2, timeout=60))
-        for wrong, world in results:
-            self.assertEqual(wrong, 0)
+        self.barrier = threading.Barrier(2, timeout=60)
+        server, first = daemon.start_and_open(self)
+        sessions = [first, daemon.open_session(self, server)]
+        worlds, wrong = [None, None], [None, None]
+
+        def live(rank):
+            ranks = Ranks(first=rank == 0, barrier=self.barrier.wait)
+            worlds[rank] = World(sessions[rank], ranks=ranks)
+            wrong[rank] = long_life(worlds[rank], 100)
+
+        self.on_each(live)
+        self.assertEqual(wrong, [0, 0])
+        for world in worlds:
             self.assertGreater(world.counters("evictions"), 50)
             self.assertEqual(world.counters("unbacked_reads"), 0)
-        one, other = (world for _, world in results)
+        one, other = worlds
         self.assertTrue(one.tier.cache.created)
         self.assertFalse(other.tier.cache.created)
         one.kv_caches[0][3] = 7
         np.testing.assert_array_equal(other.kv_caches[0][3], one.kv_caches[0][3])
+        self.on_each(lambda rank: worlds[rank].close())
 
     def test_the_first_rank_alone_recycles(self):
         """The other one finds what the first has written since, and writes nothing itself."""

@@ -99,6 +99,10 @@ class NumpyArrays:
         """Done when all is that was enqueued so far."""
         return DoneFence()
 
+    def device_uuid(self) -> str:
+        """Of the device, as the daemon names it; empty where there is only one to choose."""
+        return ""
+
     def capturing(self) -> bool:
         return False
 

@@ -108,5 +108,12 @@ class TorchArrays:
         event.record(torch.cuda.current_stream(self.device))
         return _EventFence(event)
 
+    def device_uuid(self) -> str:
+        """Of the device, as the daemon names it; empty if torch does not say."""
+        if not self._cuda:
+            return ""
+        uuid = getattr(torch.cuda.get_device_properties(self.device), "uuid", None)
+        return "" if uuid is None else "GPU-%s" % uuid
+
     def capturing(self) -> bool:
         return self._cuda and torch.cuda.is_current_stream_capturing()

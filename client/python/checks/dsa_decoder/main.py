@@ -10,6 +10,7 @@ is no torch that is new enough.
 """
 import argparse
 import contextlib
+import datetime
 import gc
 import os
 import signal
@@ -28,6 +29,7 @@ except ImportError as error:
     sys.exit(77)
 
 import kvtier
+from kvtier.hisparse import Ranks
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 import model
@@ -49,13 +51,20 @@ def flags():
     parser.add_argument("--steps", type=int, default=200)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--workers", type=int, default=1, help="processes that share the daemon")
+    parser.add_argument("--ranks", type=int, default=1,
+                        help="processes that share one copy of the rows (vllm), a GPU each if "
+                        "there are as many")
+    parser.add_argument("--rank", help=argparse.SUPPRESS)  # NUMBER,FILE of a process of --ranks
     parser.add_argument("--adapters", default="vllm,sglang")
     parser.add_argument("--dtypes", default="bfloat16,fp8_ds_mla")
     parser.add_argument("--eager", action="store_true", help="no graph on a GPU")
     parser.add_argument("--mutate", action="store_true",
                         help="break invalidation (vllm) or backup (sglang): a difference must show")
     parser.add_argument("--seconds", type=int, default=480, help="ends with status 1 after so many")
-    return parser.parse_args()
+    arguments = parser.parse_args()
+    if arguments.mutate and arguments.ranks > 1:
+        parser.error("ranks meet where blocks are recycled: no --mutate with --ranks")
+    return arguments
 
 
 @contextlib.contextmanager
@@ -92,13 +101,25 @@ def break_something(adapter, tier):
         tier._eager_backup_previous_token = lambda entries, lengths: None
 
 
-def tiered_side(adapter, decoder, session, cache, size, sizes):
+def rank_of(arguments):
+    """Ranks of this process, and the name that its caches have in all of them."""
+    if arguments.rank is None:
+        return Ranks(), str(os.getpid())
+    number, _, file = arguments.rank.partition(",")
+    torch.distributed.init_process_group(
+        "gloo", init_method="file://" + file, rank=int(number), world_size=arguments.ranks,
+        timeout=datetime.timedelta(seconds=60))
+    return Ranks(number == "0", torch.distributed.barrier), "shared"
+
+
+def tiered_side(adapter, decoder, session, cache, size, sizes, ranks):
     if adapter == "sglang":
         return sglang_side.SglangCache(decoder, session, cache, hot_size=size["hot_size"], **sizes)
-    return sides.TieredCache(decoder, session, cache, hot_size=size["hot_size"], **sizes)
+    return sides.TieredCache(decoder, session, cache, hot_size=size["hot_size"], ranks=ranks,
+                             **sizes)
 
 
-def decode(session, arguments, adapter, kv_dtype, size):
+def decode(session, arguments, adapter, kv_dtype, size, ranks, name):
     """One row of the table."""
     shape = model.Shape(top_k=size["top_k"], hidden=size["hidden"], heads=size["heads"],
                         kv_dtype=kv_dtype)
@@ -108,8 +129,8 @@ def decode(session, arguments, adapter, kv_dtype, size):
                  block_size=size["block_size"])
     listening = dict(sizes, max_tokens=size["context"], device=arguments.device)
     full = sides.FullCache(decoder, **listening)
-    cache = "decoder-%s-%s-%d" % (adapter, kv_dtype, os.getpid())
-    tiered = tiered_side(adapter, decoder, session, cache, size, listening)
+    cache = "decoder-%s-%s-%s" % (adapter, kv_dtype, name)
+    tiered = tiered_side(adapter, decoder, session, cache, size, listening, ranks)
     with tiered.tier:
         if arguments.mutate:
             break_something(adapter, tiered.tier)
@@ -164,38 +185,53 @@ def faults(result, mutate):
 def work(arguments, socket, size):
     """Status."""
     results = []
+    ranks, name = rank_of(arguments)
     with kvtier.open_session(socket, client_name="dsa_decoder", wait_for_daemon=True,
                              call_timeout=30.0) as session:
         for adapter in arguments.adapters.split(","):
             for kv_dtype in arguments.dtypes.split(","):
-                results.append(decode(session, arguments, adapter, kv_dtype, size))
+                results.append(decode(session, arguments, adapter, kv_dtype, size, ranks, name))
                 gc.collect()  # the pool has room for the next once the last tensor is gone
+                ranks.barrier()
     columns = list(results[0])
     table = [columns] + [[str(result[c]) for c in columns] for result in results]
     widths = [max(len(line[i]) for line in table) for i in range(len(columns))]
     wrong = [f for result in results for f in faults(result, arguments.mutate)]
     lines = ["  ".join(c.rjust(w) for c, w in zip(line, widths)) for line in table]
     verdict = "FAILED: " + "; ".join(wrong) if wrong else "OK"
-    print("\n".join(lines) + "\ndsa_decoder on %s, seed %d%s: %s" % (
-        arguments.device, arguments.seed, ", mutated" if arguments.mutate else "", verdict),
-        flush=True)
+    print("\n".join(lines) + "\ndsa_decoder on %s, seed %d%s%s: %s" % (
+        arguments.device, arguments.seed, ", mutated" if arguments.mutate else "",
+        ", rank %s of %d" % (arguments.rank[0], arguments.ranks) if arguments.rank else "",
+        verdict), flush=True)
     return 1 if wrong else 0
 
 
 def share(arguments, socket):
     """Several processes on one daemon. Status."""
-    command = [sys.executable, os.path.abspath(__file__), "--socket", socket,
-               "--device", arguments.device, "--steps", str(arguments.steps),
-               "--dtypes", arguments.dtypes, "--adapters", arguments.adapters, "--seconds", str(arguments.seconds)]
-    command += ["--size", arguments.size] if arguments.size else []
-    command += ["--eager"] * arguments.eager + ["--mutate"] * arguments.mutate
-    workers = [subprocess.Popen(command + ["--seed", str(arguments.seed + i)])
-               for i in range(arguments.workers)]
-    return max(abs(worker.wait()) for worker in workers)
+    common = [sys.executable, os.path.abspath(__file__), "--socket", socket]
+    for flag in ("steps", "dtypes", "adapters", "seconds", "size"):
+        common += ["--" + flag, str(getattr(arguments, flag))]
+    common += ["--eager"] * arguments.eager + ["--mutate"] * arguments.mutate
+    with tempfile.TemporaryDirectory(prefix="kvt-", dir="/tmp") as folder:
+        commands = [common + ["--device", arguments.device, "--seed", str(arguments.seed + i)]
+                    for i in range(arguments.workers if arguments.ranks == 1 else 0)]
+        for rank in range(arguments.ranks if arguments.ranks > 1 else 0):
+            device = arguments.device
+            if device == "cuda":
+                device = "cuda:%d" % (rank % torch.cuda.device_count())
+            commands.append(common + ["--device", device, "--seed", str(arguments.seed), "--ranks",
+                                      str(arguments.ranks), "--rank",
+                                      "%d,%s" % (rank, os.path.join(folder, "ranks"))])
+        workers = [subprocess.Popen(command) for command in commands]
+        return max(abs(worker.wait()) for worker in workers)
 
 
 def main():
     arguments = flags()
+    if arguments.ranks > 1:
+        arguments.adapters = "vllm"
+    if arguments.device.startswith("cuda:"):
+        torch.cuda.set_device(arguments.device)
     if arguments.size is None:
         arguments.size = "small" if arguments.device == "cpu" else "large"
     size = SMALL if arguments.size == "small" else LARGE
@@ -212,7 +248,7 @@ def main():
             socket = stack.enter_context(
                 daemon(arguments.kvtierd, arguments.device,
                        (2 * row * arguments.workers + (64 << 20)) & ~((2 << 20) - 1)))
-        if arguments.workers > 1:
+        if arguments.workers > 1 or (arguments.ranks > 1 and arguments.rank is None):
             return share(arguments, socket)
         return work(arguments, socket, size)
 

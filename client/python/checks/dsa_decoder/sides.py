@@ -153,14 +153,14 @@ class FullCache(Side):
 class TieredCache(Side):
     """Rows in the daemon's host pool, and hot ones in its hot buffers."""
 
-    def __init__(self, decoder, session, cache, *, hot_size, with_leader=False, **sizes):
+    def __init__(self, decoder, session, cache, *, hot_size, ranks, with_leader=False, **sizes):
         super().__init__(decoder, **sizes)
         batch = len(self._rows)
         config = HiSparseConfig(self.shape.top_k, hot_size, block_size=self.block_size)
         self.tier = HiSparseTier(
             session, cache, config, max_num_reqs=batch,
             device="torch" if self.device == "cpu" else self.device,
-            copy_followers_with_leader=with_leader,
+            copy_followers_with_leader=with_leader, ranks=ranks,
         )
         self._layers = {}
         for group in self.shape.layer_groups:

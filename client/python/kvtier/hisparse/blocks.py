@@ -166,11 +166,12 @@ class BlockBook:
         self._cache.invalidate_blocks(blocks)
 
     def close(self) -> None:
-        """Releases all, once their work is done."""
+        """Releases all, once their work is done; the blocks once no rank needs them."""
         self._fence().wait()
         for request_id in list(self._entries):
             self.finish(request_id)
         self._release_left(wait=True)
+        self._ranks.barrier()
         self._keeper.release()
 
     def _admit(self, request_id: str) -> _Entry:

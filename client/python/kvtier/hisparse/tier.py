@@ -118,7 +118,11 @@ class HiSparseTier:
         )
         if not self._ranks.first:
             self._ranks.barrier()  # the first has all blocks then
-        self.cache = self._session.attach(self._cache_name, layout, **self._attach_options)
+        self.cache = self._session.attach(
+            self._cache_name,
+            layout,
+            **{"device_uuid": self.arrays.device_uuid(), **self._attach_options},
+        )
         blocks = BlockBook(self.cache, num_blocks, self.arrays.fence, self._ranks)
         if self._ranks.first:
             self._ranks.barrier()

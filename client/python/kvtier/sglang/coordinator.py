@@ -90,7 +90,9 @@ class HiSparseCoordinator:
             dtype_tag=self.row_shape.dtype,
             **{"step_rows": max_num_reqs, **(layout_options or {})},
         )
-        self.cache = session.attach(cache, layout, **(attach_options or {}))
+        self.cache = session.attach(
+            cache, layout, **{"device_uuid": self.arrays.device_uuid(), **(attach_options or {})}
+        )
         self.requests = RequestBook(
             self.cache,
             self.arrays,
