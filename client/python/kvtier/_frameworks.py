@@ -80,6 +80,9 @@ class NumpyArrays:
         """`values` as int32, contiguous; themselves if they are."""
         return np.ascontiguousarray(values, np.int32)
 
+    def address(self, values: AnyArray) -> int:
+        return values.__array_interface__["data"][0]
+
     def cast(self, values: AnyArray, like: AnyArray) -> np.ndarray:
         """`values` in the type of `like`."""
         return values.astype(like.dtype)

@@ -62,6 +62,9 @@ class TorchArrays:
             values = torch.from_numpy(np.ascontiguousarray(values, np.int32))
         return values.to(device=self.device, dtype=torch.int32).contiguous()
 
+    def address(self, values: torch.Tensor) -> int:
+        return values.data_ptr()
+
     def cast(self, values: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
         """`values` in the type of `like`."""
         return values.to(like.dtype)

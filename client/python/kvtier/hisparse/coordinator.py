@@ -47,6 +47,7 @@ class HiSparseCoordinator:
         self.hot_cache: Any = None
         self._tier = tier
         self._arrays = tier.arrays
+        self._inputs: tuple[Any, StepInputs] | None = None  # of the last step
         self._pending_rows: dict[int, Any] = {}  # of a leader: layer -> rows of a prefill
         if device is not None:
             tier.check_device(device)
@@ -163,7 +164,7 @@ class HiSparseCoordinator:
             self._group.index,
             num_tokens,
             layers=None if all_layers else (0, 1),
-            inputs=StepInputs(topk=self._arrays.int32(topk_indices)),
+            inputs=self._inputs_of(self._arrays.int32(topk_indices)),
         )
         return self._outputs(block_size, num_tokens, return_valid_counts)
 
@@ -190,6 +191,13 @@ class HiSparseCoordinator:
         self._tier.step.prepare(
             req_id_per_token, slot_mapping, num_tokens, what if self._first else ""
         )
+
+    def _inputs_of(self, topk: Any) -> StepInputs:
+        """The same object for the same memory, as what it says is checked once."""
+        key = self._arrays.address(topk), topk.shape
+        if self._inputs is None or self._inputs[0] != key:
+            self._inputs = key, StepInputs(topk=topk)
+        return self._inputs[1]
 
     def _outputs(self, block_size: int, num_tokens: int, counts: bool) -> tuple[Any, ...]:
         found = self.hot_cache_paged(block_size), self._hot_indices[:num_tokens]
