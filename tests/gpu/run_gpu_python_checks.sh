@@ -69,7 +69,7 @@ tests() {
   unittests gpu_ipc 240 1 gpu_test.IpcTest
   local decoder="$here/checks/dsa_decoder/main.py"
   [[ -e "$decoder" ]] || return
-  for options in "" --mutate "--workers 2"; do
+  for options in "" --mutate "--workers 2" "--ranks 2"; do
     # shellcheck disable=SC2086
     check "decoder${options// /_}" 300 0 env PYTHONPATH="$packages" "$python" "$decoder" \
       --kvtierd "$KVTIERD" --device cuda $options
@@ -81,6 +81,9 @@ benchmark() {
   check call_overhead 240 0 env PYTHONPATH="$packages" "$python" benchmarks/call_overhead.py \
     --kvtierd="$KVTIERD" --cxx="$here/plane_benchmark" --json="$logs/call_overhead.json"
   grep -E '^\||^Python|^C\+\+' "$logs/call_overhead.log"
+  check adapters 120 0 env PYTHONPATH="$packages" "$python" benchmarks/adapters.py \
+    --kvtierd="$KVTIERD" --device=cuda
+  cat "$logs/adapters.log"
 }
 
 nvidia-smi --query-gpu=name,driver_version,memory.total --format=csv,noheader || true

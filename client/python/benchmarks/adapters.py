@@ -1,5 +1,6 @@
 """What the adapters cost the host, call by call: microseconds of the calling thread.
 
+    python adapters.py --kvtierd PATH [--device cuda]       # starts a daemon of its own
     python adapters.py --socket /run/kvtierd/kvtierd.sock [--device cuda]
 
 Steps are eager; in a CUDA graph a step's calls are made once. Beside `swap_in` of the adapter
@@ -8,7 +9,11 @@ waited for between rounds; on the CPU backend a swap-in includes its work (all p
 Results are checked by tests, not here. Prints the median and the 99th percentile.
 """
 import argparse
+import contextlib
+import os
 import statistics
+import subprocess
+import tempfile
 import time
 
 import numpy as np
@@ -92,18 +97,41 @@ def measure(tier, layers, batch, rounds, timer):
             tier.finish_request(names[1]), tier.assign_blocks(names[1], [])))
 
 
+@contextlib.contextmanager
+def daemon(kvtierd, device):
+    """The socket of a kvtierd that lives as long as this."""
+    with tempfile.TemporaryDirectory(prefix="kvt-", dir="/tmp") as folder:
+        socket = os.path.join(folder, "kvtierd.sock")
+        process = subprocess.Popen(
+            [kvtierd, "--socket=" + socket, "--pool_bytes=256MiB",
+             "--backend=" + ("cuda" if device.startswith("cuda") else "cpu")],
+            stdin=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        try:
+            yield socket
+        finally:
+            process.terminate()
+            process.wait(30)
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
-    parser.add_argument("--socket", required=True)
+    where = parser.add_mutually_exclusive_group(required=True)
+    where.add_argument("--socket")
+    where.add_argument("--kvtierd")
     parser.add_argument("--device", default="cpu", help="cpu (numpy), torch, cuda")
     parser.add_argument("--batch", type=int, default=8)
     parser.add_argument("--rounds", type=int, default=500)
     arguments = parser.parse_args()
     timer = Timer()
-    with kvtier.open_session(arguments.socket, wait_for_daemon=True) as session:
+    with contextlib.ExitStack() as stack:
+        socket = arguments.socket or stack.enter_context(
+            daemon(arguments.kvtierd, arguments.device))
+        session = stack.enter_context(
+            kvtier.open_session(socket, wait_for_daemon=True, call_timeout=30.0))
         tier, layers = model(session, arguments.batch, arguments.device)
-        with tier:
-            measure(tier, layers, arguments.batch, arguments.rounds, timer)
+        stack.enter_context(tier)
+        measure(tier, layers, arguments.batch, arguments.rounds, timer)
+        del layers
     print("batch %d, top_k %d, %d layers in 2 groups, on %s" % (
         arguments.batch, TOP_K, LAYERS, arguments.device))
     timer.print(warm_up=20)

@@ -102,8 +102,8 @@ class NumpyArrays:
         """Done when all is that was enqueued so far."""
         return DoneFence()
 
-    def device_uuid(self) -> str:
-        """Of the device, as the daemon names it; empty where there is only one to choose."""
+    def device_uuid(self, session: Any) -> str:
+        """Of the device, as the daemon names it; empty: its only one."""
         return ""
 
     def capturing(self) -> bool:

@@ -111,9 +111,9 @@ class TorchArrays:
         event.record(torch.cuda.current_stream(self.device))
         return _EventFence(event)
 
-    def device_uuid(self) -> str:
-        """Of the device, as the daemon names it; empty if torch does not say."""
-        if not self._cuda:
+    def device_uuid(self, session: Any) -> str:
+        """Of the device, as the daemon names it; empty: its only one, or torch does not say."""
+        if not self._cuda or len(session.devices) < 2:
             return ""
         uuid = getattr(torch.cuda.get_device_properties(self.device), "uuid", None)
         return "" if uuid is None else "GPU-%s" % uuid

@@ -39,11 +39,11 @@ class Side(Listener):
         del self._blocks[request_id][block_count:]
 
     def prefill(self, request_id, slots, seed):
-        generator = torch.Generator().manual_seed(seed)
+        generator = torch.Generator(self.device).manual_seed(seed)
         slots = torch.tensor(slots, device=self.device)
 
         def normal(width):
-            return torch.randn(slots.numel(), width, generator=generator).to(self.device)
+            return torch.randn(slots.numel(), width, generator=generator, device=self.device)
 
         for layer in range(self.shape.layers):
             rows = row_format.pack(normal(row_format.ROW_WIDTH), self.shape.kv_dtype)

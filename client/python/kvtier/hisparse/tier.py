@@ -121,7 +121,7 @@ class HiSparseTier:
         self.cache = self._session.attach(
             self._cache_name,
             layout,
-            **{"device_uuid": self.arrays.device_uuid(), **self._attach_options},
+            **{"device_uuid": self.arrays.device_uuid(self._session), **self._attach_options},
         )
         blocks = BlockBook(self.cache, num_blocks, self.arrays.fence, self._ranks)
         if self._ranks.first:

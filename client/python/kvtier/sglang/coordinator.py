@@ -91,7 +91,7 @@ class HiSparseCoordinator:
             **{"step_rows": max_num_reqs, **(layout_options or {})},
         )
         self.cache = session.attach(
-            cache, layout, **{"device_uuid": self.arrays.device_uuid(), **(attach_options or {})}
+            cache, layout, **{"device_uuid": self.arrays.device_uuid(session), **(attach_options or {})}
         )
         self.requests = RequestBook(
             self.cache,
