@@ -38,7 +38,7 @@ import sglang_side
 import sides
 
 SMALL = dict(batch=4, context=384, top_k=32, hot_size=40, block_size=16, hidden=64, heads=2)
-LARGE = dict(batch=8, context=16384, top_k=512, hot_size=1024, block_size=64, hidden=256, heads=4)
+LARGE = dict(batch=8, context=16384, top_k=512, hot_size=640, block_size=64, hidden=256, heads=4)
 
 
 def flags():
