@@ -69,8 +69,9 @@ absl::Status Attachment::Enqueue(const Work& work, std::shared_ptr<void> context
 }
 
 absl::StatusOr<int64_t> Attachment::EnqueueOperation(
-    std::optional<int> group, std::optional<int32_t> after_worker, const Work& work,
-    std::shared_ptr<void> context, std::function<void(const absl::Status&, int64_t ticket)> done) {
+    OperationKind kind, std::optional<int> group, std::optional<int32_t> after_worker,
+    const Work& work, std::shared_ptr<void> context,
+    std::function<void(const absl::Status&, int64_t ticket)> done) {
   MutexLock lock(&enqueue_mutex_);
   if (tickets_.in_flight() >= options_.operations_in_flight_max) {
     return LimitReached("operations in flight for a session and cache",
@@ -79,8 +80,10 @@ absl::StatusOr<int64_t> Attachment::EnqueueOperation(
   struct Operation {
     std::shared_ptr<void> context;
     StatsMirror::Reading reading;
+    absl::Time enqueued;
   };
   const auto operation = std::make_shared<Operation>();
+  operation->enqueued = options_.clock->Now();
   operation->context = std::move(context);
   KVTIER_RETURN_IF_ERROR(RunLocked(
       [&](DeviceStream* stream, const HotTier& tier) -> absl::Status {
@@ -107,8 +110,9 @@ absl::StatusOr<int64_t> Attachment::EnqueueOperation(
   }
   const bool signalled = notified.ok() && !HostReadable();
   if (notified.ok()) {
-    notified = NotifyLocked([self = shared_from_this(), operation, ticket,
+    notified = NotifyLocked([self = shared_from_this(), operation, ticket, kind,
                              done = std::move(done)](const absl::Status& status) {
+      self->cache_->CountLatency(kind, self->options_.clock->Now() - operation->enqueued);
       if (status.ok()) self->mirror_.Arrive(operation->reading);
       self->tickets_.Complete(ticket, status, [&](const absl::Status& s) { done(s, ticket); });
     });

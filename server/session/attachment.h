@@ -84,8 +84,9 @@ class Attachment : public std::enable_shared_from_this<Attachment> {
   // the number `after_worker` of the worker's stream, and the worker's stream may wait for its
   // ticket (SegmentKind::kProgress). Further errors: LIMIT_REACHED.
   absl::StatusOr<int64_t> EnqueueOperation(
-      std::optional<int> group, std::optional<int32_t> after_worker, const Work& work,
-      std::shared_ptr<void> context, std::function<void(const absl::Status&, int64_t ticket)> done);
+      OperationKind kind, std::optional<int> group, std::optional<int32_t> after_worker,
+      const Work& work, std::shared_ptr<void> context,
+      std::function<void(const absl::Status&, int64_t ticket)> done);
   // Enqueues pending changes of the block table, which otherwise go with the next work.
   absl::Status FlushTable();
   // Runs `passed` once all work enqueued so far, and every pending change of the block table,

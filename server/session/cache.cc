@@ -200,6 +200,9 @@ std::vector<Counts> Cache::GroupCountsLocked() const {
 bool Cache::FillSnapshot(CacheSnapshot* snapshot) const {
   snapshot->cache = name_;
   snapshot->host_bytes = host_bytes();
+  for (int32_t kind = 0; kind < kOperationKindCount; ++kind) {
+    snapshot->latencies[kind] = latencies_[kind].Read();
+  }
   MutexLock lock(&mutex_);
   snapshot->groups = ended_counts_;
   for (const std::shared_ptr<Attachment>& attachment : attachments_) {

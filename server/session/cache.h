@@ -1,6 +1,7 @@
 // The part of a cache that its sessions share: rows, generations, blocks.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -21,6 +22,7 @@
 #include "server/host_pool/block_ledger.h"
 #include "server/host_pool/host_pool.h"
 #include "server/hot_tier/hot_tier.h"
+#include "server/session/latency.h"
 #include "server/session/types.h"
 
 namespace kvtier {
@@ -77,6 +79,11 @@ class Cache : public std::enable_shared_from_this<Cache> {
   void Leave(const Attachment* attachment);
   std::vector<std::shared_ptr<Attachment>> Attachments() const;
 
+  // An operation of an attachment is done; from enqueueing on.
+  void CountLatency(OperationKind kind, absl::Duration duration) {
+    latencies_[static_cast<int32_t>(kind)].Add(duration);
+  }
+
   // Counters by group: ended attachments and present ones, at one moment of the list.
   std::vector<Counts> GroupCounts() const;
   // Everything but `layout`. False if the cache has ended: then there are counters alone.
@@ -108,6 +115,8 @@ class Cache : public std::enable_shared_from_this<Cache> {
   PoolPart part_;
   std::optional<SharedMemory> block_generation_, backed_generation_;
   std::vector<std::unique_ptr<HostRegistration>> registrations_;
+
+  std::array<LatencyHistogram, kOperationKindCount> latencies_;
 
   mutable Mutex mutex_;  // rank: cache
   CondVar quarantine_changed_;

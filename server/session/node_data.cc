@@ -159,7 +159,7 @@ absl::StatusOr<int64_t> Node::Impl::SwapIn(Attachment& attachment, const SwapInC
   if (call.step_rows.has_value()) {
     KVTIER_RETURN_IF_ERROR(CheckStepRows(layout, *call.step_rows));
     return attachment.EnqueueOperation(
-        call.group, call.after_worker,
+        OperationKind::kSwapIn, call.group, call.after_worker,
         [&](DeviceStream* stream, const HotTier& tier) {
           return stream->SwapIn(tier.MakeSwapIn(
               call.group, tier.StepBuffers(call.group, *call.step_rows), layers, call.use_slots));
@@ -170,7 +170,7 @@ absl::StatusOr<int64_t> Node::Impl::SwapIn(Attachment& attachment, const SwapInC
   KVTIER_ASSIGN_OR_RETURN(const std::shared_ptr<InlineSwapIn> step,
                           InlineSwapIn::Create(attachment, call.group, *call.inline_rows));
   return attachment.EnqueueOperation(
-      call.group, call.after_worker,
+      OperationKind::kSwapIn, call.group, call.after_worker,
       [&](DeviceStream* stream, const HotTier& tier) {
         return step->Enqueue(stream, tier, attachment.requests(), layers, call.use_slots);
       },
@@ -191,7 +191,7 @@ absl::StatusOr<int64_t> Node::Impl::ReplayPlan(Attachment& attachment, const Rep
                           ResolveLayers(layout.groups[call.group], call.layers, 1));
   KVTIER_RETURN_IF_ERROR(CheckStepRows(layout, call.num_rows));
   return attachment.EnqueueOperation(
-      call.group, call.after_worker,
+      OperationKind::kReplayPlan, call.group, call.after_worker,
       [&](DeviceStream* stream, const HotTier& tier) {
         return stream->ReplayPlan(tier.MakeReplayPlan(call.group, call.num_rows, layers));
       },
@@ -205,7 +205,7 @@ absl::StatusOr<int64_t> Node::Impl::Backup(Attachment& attachment, const BackupC
   if (call.step_rows.has_value()) {
     KVTIER_RETURN_IF_ERROR(CheckStepRows(layout, *call.step_rows));
     return attachment.EnqueueOperation(
-        std::nullopt, call.after_worker,
+        OperationKind::kBackup, std::nullopt, call.after_worker,
         [&](DeviceStream* stream, const HotTier& tier) -> absl::Status {
           const BackupArrays arrays = tier.StepBufferBackup(*call.step_rows);
           for (int g = 0; g < tier.group_count(); ++g) {
@@ -219,7 +219,7 @@ absl::StatusOr<int64_t> Node::Impl::Backup(Attachment& attachment, const BackupC
   KVTIER_ASSIGN_OR_RETURN(const std::shared_ptr<InlineBackup> step,
                           InlineBackup::Create(attachment, *call.inline_rows));
   return attachment.EnqueueOperation(
-      std::nullopt, call.after_worker,
+      OperationKind::kBackup, std::nullopt, call.after_worker,
       [&](DeviceStream* stream, const HotTier& tier) {
         return step->Enqueue(stream, tier, attachment.requests());
       },

@@ -1,6 +1,7 @@
 // Value types of the session floor: what the service floor passes in and gets back.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <functional>
 #include <optional>
@@ -13,6 +14,7 @@
 #include "kernels/counters.h"
 #include "server/core/cache_layout.h"
 #include "server/device/backend.h"
+#include "server/session/latency.h"
 
 namespace kvtier {
 
@@ -151,6 +153,7 @@ struct CacheSnapshot {
   int32_t blocks_quarantined = 0;
   int32_t largest_free_run_blocks = 0;
   int64_t host_bytes = 0;
+  std::array<LatencyCounts, kOperationKindCount> latencies;  // by OperationKind
 };
 
 struct NodeSnapshot {
