@@ -222,6 +222,7 @@ int Serve(const DaemonOptions& options, const Command& command, const CommandSou
                 server.status());
   }
   log.Event("listening", {{"addresses", absl::StrJoin((*server)->listen_addresses(), ",")},
+                          {"metrics", (*server)->metrics_address()},
                           {"boot_id", node->boot_id()},
                           {"pid", getpid()},
                           {"version", kVersion}});

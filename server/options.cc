@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "server/config/daemon_config.h"
+#include "server/service/metrics_server.h"
 #include "server/service/unix_socket.h"
 
 namespace kvtier {
@@ -43,6 +44,7 @@ ServerOptions ServerOptionsOf(const DaemonConfig& config) {
                     .allow_world_writable = config.allow_world_writable_socket};
   options.allowed_uids = config.allowed_uids;
   options.tcp_addresses = config.tcp;
+  options.metrics_address = config.metrics_address;
   options.control_threads = config.control_threads;
   options.control_queue_max = config.control_queue_max;
   return options;
@@ -77,6 +79,11 @@ absl::StatusOr<DaemonOptions> DaemonOptionsOf(const SettingValues& values) {
   }
   if (absl::Status status = CleanSocketPath(config.socket).status(); !status.ok()) {
     return Refuse(values, "socket", status.message());
+  }
+  if (!config.metrics_address.empty()) {
+    if (absl::Status status = CheckMetricsAddress(config.metrics_address); !status.ok()) {
+      return Refuse(values, "metrics_address", status.message());
+    }
   }
   return options;
 }

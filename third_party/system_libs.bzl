@@ -62,7 +62,7 @@ _LIBRARIES = {
     "benchmark": _lib("libbenchmark-dev", module = "benchmark"),
     "benchmark_main": _lib("libbenchmark-dev", libs = ["benchmark_main"], deps = ["benchmark"]),
     "prometheus_core": _lib("prometheus-cpp-dev", module = "prometheus-cpp-core"),
-    "prometheus_pull": _lib("prometheus-cpp-dev", module = "prometheus-cpp-pull", deps = ["prometheus_core"]),
+    "civetweb": _lib("libcivetweb-dev", libs = ["civetweb"]),
     "numa": _lib("libnuma-dev", module = "numa"),
 }
 

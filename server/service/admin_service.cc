@@ -17,19 +17,6 @@
 namespace kvtier {
 namespace {
 
-grpc::ServerUnaryReactor* Answer(grpc::CallbackServerContext* call, const absl::Status& status) {
-  grpc::ServerUnaryReactor* reactor = call->DefaultReactor();
-  reactor->Finish(ToWire(status));
-  return reactor;
-}
-
-template <typename Response>
-grpc::ServerUnaryReactor* Answer(grpc::CallbackServerContext* call, absl::StatusOr<Response> result,
-                                 Response* response) {
-  if (result.ok()) *response = *std::move(result);
-  return Answer(call, result.status());
-}
-
 absl::StatusOr<absl::Duration> IntervalOf(const v1::WatchStatsRequest& request) {
   if (!request.has_interval()) return kWatchIntervalDefault;
   KVTIER_ASSIGN_OR_RETURN(const absl::Duration interval, FromProto("interval", request.interval()));
@@ -43,25 +30,42 @@ absl::StatusOr<absl::Duration> IntervalOf(const v1::WatchStatsRequest& request) 
 
 absl::StatusOr<v1::GetStatsResponse> AdminService::ReadStats(const std::string& cache) const {
   KVTIER_ASSIGN_OR_RETURN(const NodeSnapshot node, context_->node->Snapshot(cache));
-  return StatsToProto(node, context_->pool->stats(), context_->node->boot_id(),
-                      context_->node->start_time());
+  v1::GetStatsResponse stats = StatsToProto(
+      node, context_->pool->stats(), context_->node->boot_id(), context_->node->start_time());
+  stats.set_control_queue_depth(context_->executor->queue_depth());
+  stats.set_control_queue_max(context_->executor->queue_max());
+  context_->history->FillWindows(&stats);
+  return stats;
+}
+
+grpc::ServerUnaryReactor* AdminService::Answer(grpc::CallbackServerContext* call,
+                                               const char* method,
+                                               const absl::Status& status) const {
+  grpc::ServerUnaryReactor* reactor = call->DefaultReactor();
+  const grpc::Status answer = ToWire(status);
+  context_->call_log->Ended(method, answer, call);
+  reactor->Finish(answer);
+  return reactor;
 }
 
 grpc::ServerUnaryReactor* AdminService::GetStats(grpc::CallbackServerContext* call,
                                                  const v1::GetStatsRequest* request,
                                                  v1::GetStatsResponse* response) {
-  return Answer(call, ReadStats(request->cache()), response);
+  absl::StatusOr<v1::GetStatsResponse> stats = ReadStats(request->cache());
+  if (stats.ok()) *response = *std::move(stats);
+  return Answer(call, "GetStats", stats.status());
 }
 
 grpc::ServerWriteReactor<v1::GetStatsResponse>* AdminService::WatchStats(
-    grpc::CallbackServerContext* /*call*/, const v1::WatchStatsRequest* request) {
+    grpc::CallbackServerContext* call, const v1::WatchStatsRequest* request) {
+  const CallRecord record = {context_->call_log, call, "WatchStats"};
   const absl::StatusOr<absl::Duration> interval = IntervalOf(*request);
   if (!interval.ok()) {
     return NewWatchStatsCall(
-        kWatchIntervalDefault,
+        record, kWatchIntervalDefault,
         [status = interval.status()]() -> absl::StatusOr<v1::GetStatsResponse> { return status; });
   }
-  return NewWatchStatsCall(*interval,
+  return NewWatchStatsCall(record, *interval,
                            [this, cache = request->cache()] { return ReadStats(cache); });
 }
 
@@ -70,14 +74,14 @@ grpc::ServerUnaryReactor* AdminService::ListCaches(grpc::CallbackServerContext* 
                                                    v1::ListCachesResponse* response) {
   const absl::StatusOr<NodeSnapshot> node = context_->node->Snapshot("");
   if (node.ok()) *response = CachesToProto(*node);
-  return Answer(call, node.status());
+  return Answer(call, "ListCaches", node.status());
 }
 
 grpc::ServerUnaryReactor* AdminService::ListSessions(grpc::CallbackServerContext* call,
                                                      const v1::ListSessionsRequest* /*request*/,
                                                      v1::ListSessionsResponse* response) {
   *response = SessionsToProto(context_->node->Sessions());
-  return Answer(call, absl::OkStatus());
+  return Answer(call, "ListSessions", absl::OkStatus());
 }
 
 grpc::ServerUnaryReactor* AdminService::ListRequests(grpc::CallbackServerContext* call,
@@ -89,7 +93,9 @@ grpc::ServerUnaryReactor* AdminService::ListRequests(grpc::CallbackServerContext
                             context_->node->Requests(request->cache()));
     return RequestsToProto(requests, *request);
   };
-  return Answer(call, list(), response);
+  absl::StatusOr<v1::ListRequestsResponse> page = list();
+  if (page.ok()) *response = *std::move(page);
+  return Answer(call, "ListRequests", page.status());
 }
 
 grpc::ServerUnaryReactor* AdminService::GetNodeInfo(grpc::CallbackServerContext* call,
@@ -112,19 +118,23 @@ grpc::ServerUnaryReactor* AdminService::GetNodeInfo(grpc::CallbackServerContext*
     response->add_listen_addresses(address);
   }
   response->set_pid(static_cast<int32_t>(getpid()));
-  return Answer(call, absl::OkStatus());
+  response->set_metrics_address(context_->metrics_address());
+  const NodeLimits limits = node.limits();
+  response->set_sessions_max(limits.sessions_max);
+  response->set_caches_max(limits.caches_max);
+  return Answer(call, "GetNodeInfo", absl::OkStatus());
 }
 
 grpc::ServerUnaryReactor* AdminService::Drain(grpc::CallbackServerContext* call,
                                               const v1::DrainRequest* request,
                                               v1::DrainResponse* response) {
   if (absl::Status status = CheckMessage(request->message()); !status.ok()) {
-    return Answer(call, status);
+    return Answer(call, "Drain", status);
   }
   context_->log->Event("drain", {{"by", call->peer()}, {"message", request->message()}});
   context_->drain(request->message());
   response->set_sessions(static_cast<int32_t>(context_->node->Sessions().size()));
-  return Answer(call, absl::OkStatus());
+  return Answer(call, "Drain", absl::OkStatus());
 }
 
 grpc::ServerUnaryReactor* AdminService::EvictSession(grpc::CallbackServerContext* call,
@@ -136,7 +146,7 @@ grpc::ServerUnaryReactor* AdminService::EvictSession(grpc::CallbackServerContext
                                          {"session_id", request->session_id()},
                                          {"message", request->message()},
                                          {"status", status.ToString()}});
-  return Answer(call, status);
+  return Answer(call, "EvictSession", status);
 }
 
 }  // namespace kvtier

@@ -12,7 +12,10 @@
 #include "proto/kvtier/v1/admin.grpc.pb.h"
 #include "server/device/backend.h"
 #include "server/host_pool/host_pool.h"
+#include "server/service/call_log.h"
+#include "server/service/control_executor.h"
 #include "server/service/log.h"
+#include "server/service/stats_history.h"
 #include "server/session/node.h"
 
 namespace kvtier {
@@ -22,9 +25,13 @@ struct AdminContext {
   Node* node = nullptr;
   const HostPool* pool = nullptr;
   const Log* log = nullptr;
+  CallLog* call_log = nullptr;
+  const StatsHistory* history = nullptr;
+  const ControlExecutor* executor = nullptr;
   std::string version;
   std::vector<DeviceInfo> devices;
   std::function<std::vector<std::string>()> listen_addresses;
+  std::function<std::string()> metrics_address;
   // Readiness off, then the node drains.
   std::function<void(absl::string_view message)> drain;
 };
@@ -32,6 +39,9 @@ struct AdminContext {
 class AdminService final : public v1::KvTierAdmin::CallbackService {
  public:
   explicit AdminService(const AdminContext* context) : context_(context) {}
+
+  // What GetStats answers. `cache` empty: all. Errors: CACHE_UNKNOWN.
+  absl::StatusOr<v1::GetStatsResponse> ReadStats(const std::string& cache) const;
 
   grpc::ServerUnaryReactor* GetStats(grpc::CallbackServerContext* call,
                                      const v1::GetStatsRequest* request,
@@ -58,7 +68,8 @@ class AdminService final : public v1::KvTierAdmin::CallbackService {
                                          v1::EvictSessionResponse* response) override;
 
  private:
-  absl::StatusOr<v1::GetStatsResponse> ReadStats(const std::string& cache) const;
+  grpc::ServerUnaryReactor* Answer(grpc::CallbackServerContext* call, const char* method,
+                                   const absl::Status& status) const;
 
   const AdminContext* const context_;
 };

@@ -38,12 +38,19 @@ class ControlExecutor {
   // hint when to try again.
   absl::Status Submit(std::function<void()> work);
 
+  // Work that no thread has taken yet.
+  int32_t queue_depth() const {
+    MutexLock lock(&mutex_);
+    return static_cast<int32_t>(queue_.size());
+  }
+  int32_t queue_max() const { return options_.queue_max; }
+
  private:
   explicit ControlExecutor(const Options& options) : options_(options) {}
   void Run();
 
   const Options options_;
-  Mutex mutex_;  // rank: a leaf
+  mutable Mutex mutex_;  // rank: a leaf
   CondVar changed_;
   std::deque<std::function<void()>> queue_ KVTIER_GUARDED_BY(mutex_);
   bool stopping_ KVTIER_GUARDED_BY(mutex_) = false;

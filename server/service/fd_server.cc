@@ -110,9 +110,10 @@ bool FdServer::Serve(Connection& connection) {
         token.ok() ? redeem_(*token, connection.peer) : absl::StatusOr<UniqueFd>(token.status());
     if (!fd.ok()) {
       // Never the token itself: it may be good for somebody else.
-      log_->Event(LogLevel::kWarning, "token_refused", {{"pid", connection.peer.pid},
-                                    {"uid", connection.peer.uid},
-                                    {"status", fd.status().message()}});
+      log_->Event(LogLevel::kWarning, "token_refused",
+                  {{"pid", connection.peer.pid},
+                   {"uid", connection.peer.uid},
+                   {"status", fd.status().message()}});
     }
     connection.last_used = clock_->Now();
     if (!SendAnswer(connection.fd.get(), fd.status(), fd.ok() ? fd->get() : -1).ok()) return false;

@@ -35,10 +35,11 @@ absl::Status KvTierService::CheckStart(absl::Time deadline) const {
   return CheckNotExpired(deadline, *clock_);
 }
 
-grpc::ServerUnaryReactor* KvTierService::RunControl(const grpc::CallbackServerContext& context,
+grpc::ServerUnaryReactor* KvTierService::RunControl(grpc::CallbackServerContext* context,
                                                     const char* name, ControlVerb verb) {
-  auto* call = new UnaryCall(context_->open_calls, name, UnaryCall::OnCancellation::kTell);
-  const absl::Time deadline = DeadlineOf(context, *clock_);
+  auto* call = new UnaryCall(context_->open_calls, {context_->call_log, context, name},
+                             UnaryCall::OnCancellation::kTell);
+  const absl::Time deadline = DeadlineOf(*context, *clock_);
   const auto run = [this, answer = call->answer(), deadline, verb = std::move(verb)] {
     absl::Status status = CheckNotExpired(deadline, *clock_);
     // Nobody is there to hear of it: whatever it would have changed stays as it was.
@@ -48,17 +49,18 @@ grpc::ServerUnaryReactor* KvTierService::RunControl(const grpc::CallbackServerCo
   };
   absl::Status status = CheckStart(deadline);
   if (status.ok()) status = executor_->Submit(run);
-  if (!status.ok()) call->Finish(ToWire(status));
+  if (!status.ok()) call->answer()->Finish(ToWire(status));
   return call;
 }
 
 template <typename Response, typename Start>
-grpc::ServerUnaryReactor* KvTierService::RunData(const grpc::CallbackServerContext& context,
+grpc::ServerUnaryReactor* KvTierService::RunData(grpc::CallbackServerContext* context,
                                                  const char* name, Response* response,
                                                  const Start& start) {
-  auto* call = new UnaryCall(context_->open_calls, name, UnaryCall::OnCancellation::kAnswer);
+  auto* call = new UnaryCall(context_->open_calls, {context_->call_log, context, name},
+                             UnaryCall::OnCancellation::kAnswer);
   DataPlane::Done<Response> done = AnswerInto(call->answer(), response);
-  const absl::Time deadline = DeadlineOf(context, *clock_);
+  const absl::Time deadline = DeadlineOf(*context, *clock_);
   if (absl::Status status = CheckStart(deadline); !status.ok()) {
     done(status);
   } else {
@@ -69,14 +71,15 @@ grpc::ServerUnaryReactor* KvTierService::RunData(const grpc::CallbackServerConte
 
 grpc::ServerWriteReactor<v1::SessionEvent>* KvTierService::OpenSession(
     grpc::CallbackServerContext* context, const v1::OpenSessionRequest* request) {
-  return NewSessionCall(context_, peers_->Find(context->peer()), *request);
+  return NewSessionCall(context_, {context_->call_log, context, "OpenSession"},
+                        peers_->Find(context->peer()), *request);
 }
 
 grpc::ServerUnaryReactor* KvTierService::AttachCache(grpc::CallbackServerContext* context,
                                                      const v1::AttachCacheRequest* request,
                                                      v1::AttachCacheResponse* response) {
   return RunControl(
-      *context, "AttachCache", [this, request, response](absl::Time deadline) -> absl::Status {
+      context, "AttachCache", [this, request, response](absl::Time deadline) -> absl::Status {
         KVTIER_RETURN_IF_ERROR(CheckCacheName(request->cache()));
         KVTIER_ASSIGN_OR_RETURN(const CacheLayout layout, LayoutFromProto(*request));
         KVTIER_ASSIGN_OR_RETURN(const AttachResult result,
@@ -91,7 +94,7 @@ grpc::ServerUnaryReactor* KvTierService::DetachCache(grpc::CallbackServerContext
                                                      const v1::DetachCacheRequest* request,
                                                      v1::DetachCacheResponse* response) {
   return RunControl(
-      *context, "DetachCache", [this, request, response](absl::Time deadline) -> absl::Status {
+      context, "DetachCache", [this, request, response](absl::Time deadline) -> absl::Status {
         KVTIER_ASSIGN_OR_RETURN(const bool ended, node_->DetachCache(request->session_id(),
                                                                      request->cache(), deadline));
         response->set_cache_ended(ended);
@@ -103,7 +106,7 @@ grpc::ServerUnaryReactor* KvTierService::AdmitRequest(grpc::CallbackServerContex
                                                       const v1::AdmitRequestRequest* request,
                                                       v1::AdmitRequestResponse* response) {
   return RunControl(
-      *context, "AdmitRequest", [this, request, response](absl::Time deadline) -> absl::Status {
+      context, "AdmitRequest", [this, request, response](absl::Time deadline) -> absl::Status {
         KVTIER_RETURN_IF_ERROR(CheckAdmitRequest(*request));
         KVTIER_ASSIGN_OR_RETURN(
             const int32_t region,
@@ -118,7 +121,7 @@ grpc::ServerUnaryReactor* KvTierService::ReleaseRequest(grpc::CallbackServerCont
                                                         const v1::ReleaseRequestRequest* request,
                                                         v1::ReleaseRequestResponse* response) {
   return RunControl(
-      *context, "ReleaseRequest", [this, request, response](absl::Time deadline) -> absl::Status {
+      context, "ReleaseRequest", [this, request, response](absl::Time deadline) -> absl::Status {
         KVTIER_ASSIGN_OR_RETURN(const int32_t freed,
                                 node_->ReleaseRequest(request->session_id(), request->cache(),
                                                       request->request_id(), deadline));
@@ -131,7 +134,7 @@ grpc::ServerUnaryReactor* KvTierService::AssignBlocks(grpc::CallbackServerContex
                                                       const v1::AssignBlocksRequest* request,
                                                       v1::AssignBlocksResponse* response) {
   return RunControl(
-      *context, "AssignBlocks", [this, request, response](absl::Time deadline) -> absl::Status {
+      context, "AssignBlocks", [this, request, response](absl::Time deadline) -> absl::Status {
         KVTIER_RETURN_IF_ERROR(CheckAssignBlocks(*request));
         KVTIER_ASSIGN_OR_RETURN(
             const AssignResult result,
@@ -147,7 +150,7 @@ grpc::ServerUnaryReactor* KvTierService::FreeBlocks(grpc::CallbackServerContext*
                                                     const v1::FreeBlocksRequest* request,
                                                     v1::FreeBlocksResponse* response) {
   return RunControl(
-      *context, "FreeBlocks", [this, request, response](absl::Time deadline) -> absl::Status {
+      context, "FreeBlocks", [this, request, response](absl::Time deadline) -> absl::Status {
         KVTIER_RETURN_IF_ERROR(CheckBlockList(request->block_ids_size()));
         KVTIER_ASSIGN_OR_RETURN(
             const int32_t freed,
@@ -162,7 +165,7 @@ grpc::ServerUnaryReactor* KvTierService::InvalidateBlocks(
     grpc::CallbackServerContext* context, const v1::InvalidateBlocksRequest* request,
     v1::InvalidateBlocksResponse* response) {
   return RunControl(
-      *context, "InvalidateBlocks", [this, request, response](absl::Time deadline) -> absl::Status {
+      context, "InvalidateBlocks", [this, request, response](absl::Time deadline) -> absl::Status {
         KVTIER_RETURN_IF_ERROR(CheckBlockList(request->block_ids_size()));
         KVTIER_ASSIGN_OR_RETURN(const int64_t dropped,
                                 node_->InvalidateBlocks(request->session_id(), request->cache(),
@@ -175,35 +178,36 @@ grpc::ServerUnaryReactor* KvTierService::InvalidateBlocks(
 grpc::ServerUnaryReactor* KvTierService::SwapIn(grpc::CallbackServerContext* context,
                                                 const v1::SwapInRequest* request,
                                                 v1::SwapInResponse* response) {
-  return RunData(*context, "SwapIn", response,
+  return RunData(context, "SwapIn", response,
                  [&](absl::Time, auto done) { data_plane_.SwapIn(*request, std::move(done)); });
 }
 
 grpc::ServerUnaryReactor* KvTierService::ReplayPlan(grpc::CallbackServerContext* context,
                                                     const v1::ReplayPlanRequest* request,
                                                     v1::ReplayPlanResponse* response) {
-  return RunData(*context, "ReplayPlan", response,
+  return RunData(context, "ReplayPlan", response,
                  [&](absl::Time, auto done) { data_plane_.ReplayPlan(*request, std::move(done)); });
 }
 
 grpc::ServerUnaryReactor* KvTierService::Backup(grpc::CallbackServerContext* context,
                                                 const v1::BackupRequest* request,
                                                 v1::BackupResponse* response) {
-  return RunData(*context, "Backup", response,
+  return RunData(context, "Backup", response,
                  [&](absl::Time, auto done) { data_plane_.Backup(*request, std::move(done)); });
 }
 
 grpc::ServerUnaryReactor* KvTierService::WaitTicket(grpc::CallbackServerContext* context,
                                                     const v1::WaitTicketRequest* request,
                                                     v1::WaitTicketResponse* response) {
-  return RunData(*context, "WaitTicket", response, [&](absl::Time deadline, auto done) {
+  return RunData(context, "WaitTicket", response, [&](absl::Time deadline, auto done) {
     data_plane_.WaitTicket(*request, deadline, std::move(done));
   });
 }
 
 grpc::ServerBidiReactor<v1::RunStepsRequest, v1::RunStepsResponse>* KvTierService::RunSteps(
-    grpc::CallbackServerContext* /*context*/) {
-  return NewRunStepsCall(&data_plane_, context_->open_calls);
+    grpc::CallbackServerContext* context) {
+  return NewRunStepsCall(&data_plane_, context_->open_calls,
+                         {context_->call_log, context, "RunSteps"});
 }
 
 }  // namespace kvtier

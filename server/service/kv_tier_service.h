@@ -71,11 +71,11 @@ class KvTierService final : public v1::KvTier::CallbackService {
   absl::Status CheckStart(absl::Time deadline) const;
   // Fills the response; may wait until the deadline.
   using ControlVerb = std::function<absl::Status(absl::Time deadline)>;
-  grpc::ServerUnaryReactor* RunControl(const grpc::CallbackServerContext& context, const char* name,
+  grpc::ServerUnaryReactor* RunControl(grpc::CallbackServerContext* context, const char* name,
                                        ControlVerb verb);
   // Calls `start(deadline, done)` unless the deadline has passed.
   template <typename Response, typename Start>
-  grpc::ServerUnaryReactor* RunData(const grpc::CallbackServerContext& context, const char* name,
+  grpc::ServerUnaryReactor* RunData(grpc::CallbackServerContext* context, const char* name,
                                     Response* response, const Start& start);
 
   const SessionCallContext* const context_;

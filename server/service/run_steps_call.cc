@@ -33,8 +33,9 @@ struct Step {
 // call does not end before each is done, so that the reactor is there.
 class Pipeline : public std::enable_shared_from_this<Pipeline> {
  public:
-  Pipeline(const DataPlane* data_plane, OpenCalls* open_calls, Reactor* reactor)
-      : data_plane_(data_plane), open_calls_(open_calls), reactor_(reactor) {}
+  Pipeline(const DataPlane* data_plane, OpenCalls* open_calls, const CallRecord& record,
+           Reactor* reactor)
+      : data_plane_(data_plane), open_calls_(open_calls), record_(record), reactor_(reactor) {}
 
   // Starts what can be started now.
   void Pump() KVTIER_EXCLUDES(mutex_);
@@ -57,6 +58,7 @@ class Pipeline : public std::enable_shared_from_this<Pipeline> {
 
   const DataPlane* const data_plane_;
   OpenCalls* const open_calls_;
+  const CallRecord record_;
   Reactor* const reactor_;
   v1::RunStepsRequest request_;    // of the read under way
   v1::RunStepsResponse response_;  // of the write under way
@@ -99,7 +101,10 @@ void Pipeline::Pump() {
   }
   if (decision.write) reactor_->StartWrite(&response_);
   if (decision.read) reactor_->StartRead(&request_);
-  if (decision.finish) reactor_->Finish(broken ? grpc::Status::CANCELLED : grpc::Status::OK);
+  if (!decision.finish) return;
+  const grpc::Status status = broken ? grpc::Status::CANCELLED : grpc::Status::OK;
+  record_.End(status);
+  reactor_->Finish(status);
 }
 
 void Pipeline::OnReadDone(bool ok) {
@@ -193,8 +198,8 @@ void Pipeline::Start(const v1::RunStepsRequest& request, std::shared_ptr<Step> s
 
 class RunStepsCall final : public Reactor {
  public:
-  RunStepsCall(const DataPlane* data_plane, OpenCalls* open_calls)
-      : pipeline_(std::make_shared<Pipeline>(data_plane, open_calls, this)) {
+  RunStepsCall(const DataPlane* data_plane, OpenCalls* open_calls, const CallRecord& record)
+      : pipeline_(std::make_shared<Pipeline>(data_plane, open_calls, record, this)) {
     pipeline_->Pump();
   }
 
@@ -213,8 +218,9 @@ class RunStepsCall final : public Reactor {
 
 }  // namespace
 
-Reactor* NewRunStepsCall(const DataPlane* data_plane, OpenCalls* open_calls) {
-  return new RunStepsCall(data_plane, open_calls);
+Reactor* NewRunStepsCall(const DataPlane* data_plane, OpenCalls* open_calls,
+                         const CallRecord& record) {
+  return new RunStepsCall(data_plane, open_calls, record);
 }
 
 }  // namespace kvtier

@@ -8,6 +8,7 @@
 
 #include "grpcpp/grpcpp.h"
 #include "proto/kvtier/v1/kvtier.grpc.pb.h"
+#include "server/service/call_log.h"
 #include "server/service/data_plane.h"
 #include "server/service/open_calls.h"
 
@@ -18,6 +19,6 @@ inline constexpr int kStepsOpenMax = 64;
 
 // The reactor of one call; deletes itself. `data_plane` and `open_calls` must outlive it.
 grpc::ServerBidiReactor<v1::RunStepsRequest, v1::RunStepsResponse>* NewRunStepsCall(
-    const DataPlane* data_plane, OpenCalls* open_calls);
+    const DataPlane* data_plane, OpenCalls* open_calls, const CallRecord& record);
 
 }  // namespace kvtier

@@ -25,11 +25,14 @@
 #include "server/core/thread.h"
 #include "server/service/acceptor.h"
 #include "server/service/admin_service.h"
+#include "server/service/call_log.h"
 #include "server/service/control_executor.h"
 #include "server/service/fd_server.h"
 #include "server/service/kv_tier_service.h"
+#include "server/service/metrics_server.h"
 #include "server/service/open_calls.h"
 #include "server/service/peer_table.h"
+#include "server/service/stats_history.h"
 
 namespace kvtier {
 namespace {
@@ -70,6 +73,7 @@ class Server::Impl {
   Impl(ServerOptions options, const ServerParts& parts)
       : options_(std::move(options)),
         parts_(parts),
+        call_log_(parts.log),
         peers_(kConnectionsMax),
         allowed_uids_(options_.allowed_uids) {}
   ~Impl() { Shutdown(absl::ZeroDuration()); }
@@ -87,12 +91,18 @@ class Server::Impl {
     MutexLock lock(&mutex_);
     return listen_addresses_;
   }
+  std::string metrics_address() const {
+    return metrics_ == nullptr ? std::string() : metrics_->url();
+  }
   std::vector<std::string> open_calls() const { return open_calls_.Names(); }
 
  private:
   absl::Status OpenSockets();
   absl::Status StartGrpc();
   absl::Status StartThreads();
+  absl::Status StartStatistics();
+  bool IsReady() const;
+  MetricsInput ReadMetrics() const;
   void FillContexts();
   bool Allows(const Peer& peer) const KVTIER_EXCLUDES(mutex_);
   void TakeConnection(UniqueFd connection);
@@ -104,6 +114,8 @@ class Server::Impl {
   ServerOptions options_;
   const ServerParts parts_;
   OpenCalls open_calls_;
+  CallLog call_log_;
+  StatsHistory history_;
   PeerTable peers_;
   SessionCallContext session_context_;
   AdminContext admin_context_;
@@ -115,6 +127,8 @@ class Server::Impl {
   std::unique_ptr<ControlExecutor> executor_;
   std::unique_ptr<KvTierService> kv_tier_;
   std::unique_ptr<AdminService> admin_;
+  std::unique_ptr<MetricsServer> metrics_;
+  std::unique_ptr<StatsSampler> sampler_;
   std::unique_ptr<grpc::Server> grpc_;
   std::unique_ptr<FdServer> fd_server_;
   std::unique_ptr<Acceptor> acceptor_;
@@ -138,6 +152,7 @@ absl::Status Server::Impl::Start() {
                           ControlExecutor::Start({.threads = options_.control_threads,
                                                   .queue_max = options_.control_queue_max}));
   FillContexts();
+  KVTIER_RETURN_IF_ERROR(StartStatistics());
   KVTIER_RETURN_IF_ERROR(StartGrpc());
   return StartThreads();
 }
@@ -158,6 +173,7 @@ void Server::Impl::FillContexts() {
   const std::vector<DeviceInfo> devices = parts_.backend->Devices();
   session_context_ = {.node = parts_.node,
                       .open_calls = &open_calls_,
+                      .call_log = &call_log_,
                       .log = parts_.log,
                       .version = options_.version,
                       .fd_socket_path = fd_socket_path_,
@@ -165,13 +181,55 @@ void Server::Impl::FillContexts() {
   admin_context_ = {.node = parts_.node,
                     .pool = parts_.pool,
                     .log = parts_.log,
+                    .call_log = &call_log_,
+                    .history = &history_,
+                    .executor = executor_.get(),
                     .version = options_.version,
                     .devices = devices,
                     .listen_addresses = [this] { return listen_addresses(); },
+                    .metrics_address = [this] { return metrics_address(); },
                     .drain = [this](absl::string_view message) { Drain(message); }};
   kv_tier_ =
       std::make_unique<KvTierService>(&session_context_, parts_.clock, &peers_, executor_.get());
   admin_ = std::make_unique<AdminService>(&admin_context_);
+}
+
+// Both read what the node knows, and never wait for a device.
+absl::Status Server::Impl::StartStatistics() {
+  KVTIER_ASSIGN_OR_RETURN(sampler_, StatsSampler::Start([this] {
+                            absl::StatusOr<v1::GetStatsResponse> look = admin_->ReadStats("");
+                            if (look.ok()) history_.Record(*std::move(look));
+                          }));
+  if (options_.metrics_address.empty()) return absl::OkStatus();
+  KVTIER_ASSIGN_OR_RETURN(
+      metrics_, MetricsServer::Start(options_.metrics_address, [this] { return ReadMetrics(); }));
+  return absl::OkStatus();
+}
+
+bool Server::Impl::IsReady() const {
+  return !not_ready_.load() && !parts_.node->draining() &&
+         parts_.pool->stats().state == HostPool::State::kReady && parts_.backend->Health().ok();
+}
+
+MetricsInput Server::Impl::ReadMetrics() const {
+  MetricsInput input = {.version = options_.version,
+                        .boot_id = parts_.node->boot_id(),
+                        .start_time = parts_.node->start_time(),
+                        .ready = IsReady(),
+                        .limits = parts_.node->limits(),
+                        .pool = parts_.pool->stats(),
+                        .control_queue_depth = executor_->queue_depth(),
+                        .control_queue_max = executor_->queue_max(),
+                        .calls = call_log_.Rows(),
+                        .log_lines_suppressed = parts_.log->suppressed_lines()};
+  // All caches: cannot fail.
+  if (absl::StatusOr<NodeSnapshot> node = parts_.node->Snapshot(""); node.ok()) {
+    input.node = *std::move(node);
+  }
+  for (const DeviceInfo& device : admin_context_.devices) {
+    input.devices.push_back({device, parts_.node->DeviceBytesUsed(device.uuid)});
+  }
+  return input;
 }
 
 absl::Status Server::Impl::StartGrpc() {
@@ -249,9 +307,7 @@ void Server::Impl::UpdateHealth() {
     health->SetServingStatus("", ready);
     health->SetServingStatus(v1::KvTier::service_full_name(), ready);
   };
-  const bool ready = !not_ready_.load() && !parts_.node->draining() &&
-                     parts_.pool->stats().state == HostPool::State::kReady &&
-                     parts_.backend->Health().ok();
+  const bool ready = IsReady();
   set(ready);
   // Two threads write here, and "ready" must not be the last word after a drain.
   if (ready && not_ready_.load()) set(false);
@@ -304,6 +360,8 @@ std::vector<std::string> Server::Impl::Shutdown(absl::Duration grace) {
     grpc_.reset();
   }
   StopHealth();
+  metrics_.reset();
+  sampler_.reset();
   acceptor_.reset();
   fd_server_.reset();
   executor_.reset();
@@ -325,6 +383,7 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Start(const ServerOptions& optio
 
 const std::string& Server::socket_path() const { return impl_->socket_path(); }
 std::vector<std::string> Server::listen_addresses() const { return impl_->listen_addresses(); }
+std::string Server::metrics_address() const { return impl_->metrics_address(); }
 void Server::SetAllowedUids(std::vector<int32_t> uids) { impl_->SetAllowedUids(std::move(uids)); }
 void Server::Drain(absl::string_view message) { impl_->Drain(message); }
 std::vector<std::string> Server::Shutdown(absl::Duration grace) { return impl_->Shutdown(grace); }

@@ -43,6 +43,8 @@ struct ServerOptions {
   std::vector<std::string> tcp_addresses;
   // Users who may connect to the Unix socket. None: all whom `access` lets in.
   std::vector<int32_t> allowed_uids;
+  // "host:port" where Prometheus scrapes; port 0: any. Empty: nowhere.
+  std::string metrics_address;
   int32_t control_threads = kControlThreads;
   int32_t control_queue_max = kControlQueueMax;
 };
@@ -73,6 +75,8 @@ class Server {
   const std::string& socket_path() const;
   // "unix:<path>", then the TCP addresses with the ports that they really have.
   std::vector<std::string> listen_addresses() const;
+  // "http://127.0.0.1:9400/metrics", or "".
+  std::string metrics_address() const;
 
   // As ServerOptions::allowed_uids, from now on; who is connected stays.
   void SetAllowedUids(std::vector<int32_t> uids);

@@ -24,7 +24,7 @@ using Reactor = grpc::ServerWriteReactor<v1::SessionEvent>;
 // one owns it, and the call does not end before it is done.
 class EventStream final : public SessionObserver {
  public:
-  explicit EventStream(Reactor* reactor) : reactor_(reactor) {}
+  EventStream(Reactor* reactor, const CallRecord& record) : reactor_(reactor), record_(record) {}
 
   // Nothing is written before this: `opened` is first, whatever the node told meanwhile.
   void Open(v1::SessionEvent opened) KVTIER_EXCLUDES(mutex_) {
@@ -112,10 +112,13 @@ class EventStream final : public SessionObserver {
       }
     }
     if (write) reactor_->StartWrite(&writing_event_);
-    if (finish) reactor_->Finish(status);
+    if (!finish) return;
+    record_.End(status);
+    reactor_->Finish(status);
   }
 
   Reactor* const reactor_;
+  const CallRecord record_;
   v1::SessionEvent writing_event_;  // of the write under way
 
   Mutex mutex_;  // rank: a leaf
@@ -129,10 +132,11 @@ class EventStream final : public SessionObserver {
 
 class SessionCall final : public Reactor {
  public:
-  SessionCall(const SessionCallContext* context, Peer peer, const v1::OpenSessionRequest& request)
+  SessionCall(const SessionCallContext* context, const CallRecord& record, Peer peer,
+              const v1::OpenSessionRequest& request)
       : context_(context),
-        entry_(context->open_calls, "OpenSession"),
-        events_(std::make_shared<EventStream>(this)) {
+        entry_(context->open_calls, record.method),
+        events_(std::make_shared<EventStream>(this, record)) {
     absl::StatusOr<std::string> session_id = OpenAt(context->node, peer, request);
     if (!session_id.ok()) {
       Shared()->End(ToWire(session_id.status()));
@@ -197,9 +201,9 @@ class SessionCall final : public Reactor {
 
 }  // namespace
 
-Reactor* NewSessionCall(const SessionCallContext* context, Peer peer,
+Reactor* NewSessionCall(const SessionCallContext* context, const CallRecord& record, Peer peer,
                         const v1::OpenSessionRequest& request) {
-  return new SessionCall(context, peer, request);
+  return new SessionCall(context, record, peer, request);
 }
 
 }  // namespace kvtier

@@ -10,6 +10,7 @@
 
 #include "grpcpp/grpcpp.h"
 #include "proto/kvtier/v1/kvtier.grpc.pb.h"
+#include "server/service/call_log.h"
 #include "server/service/log.h"
 #include "server/service/open_calls.h"
 #include "server/session/node.h"
@@ -21,6 +22,7 @@ namespace kvtier {
 struct SessionCallContext {
   Node* node = nullptr;
   OpenCalls* open_calls = nullptr;
+  CallLog* call_log = nullptr;
   const Log* log = nullptr;
   std::string version;
   std::string fd_socket_path;
@@ -29,7 +31,7 @@ struct SessionCallContext {
 
 // The reactor of one call; deletes itself.
 grpc::ServerWriteReactor<v1::SessionEvent>* NewSessionCall(const SessionCallContext* context,
-                                                           Peer peer,
+                                                           const CallRecord& record, Peer peer,
                                                            const v1::OpenSessionRequest& request);
 
 }  // namespace kvtier

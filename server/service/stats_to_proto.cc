@@ -36,6 +36,27 @@ void FillCounters(const std::vector<Counts>& groups, Stats* to) {
   }
 }
 
+v1::OperationStats ToProto(OperationKind kind, const LatencyCounts& latencies) {
+  v1::OperationStats to;
+  to.set_operation(OperationName(kind));
+  int64_t count = 0;
+  for (const int64_t bound : kLatencyBoundsMicroseconds) to.add_bound_microseconds(bound);
+  for (const int64_t each : latencies.counts) {
+    to.add_counts(each);
+    count += each;
+  }
+  to.set_count(count);
+  to.set_sum_microseconds(latencies.sum_microseconds);
+  return to;
+}
+
+// Rows of one region in all groups.
+int64_t RegionRows(const CacheLayout& layout) {
+  int64_t rows = 0;
+  for (const GroupLayout& group : layout.groups) rows += group.hot_size;
+  return rows;
+}
+
 v1::CacheStats CacheToProto(const CacheSnapshot& cache) {
   v1::CacheStats to;
   to.set_cache(cache.cache);
@@ -48,6 +69,9 @@ v1::CacheStats CacheToProto(const CacheSnapshot& cache) {
     stats->set_requests(session.requests);
     stats->set_operations_in_flight(session.operations_in_flight);
     stats->set_device_bytes(session.device_bytes);
+    stats->set_requests_max(cache.layout.max_requests);
+    stats->set_hot_rows_total(cache.layout.max_requests * RegionRows(cache.layout));
+    stats->set_hot_rows_used(session.requests * RegionRows(cache.layout));
   }
   to.set_blocks_total(cache.layout.block_count);
   to.set_blocks_used(cache.blocks_used);
@@ -56,6 +80,9 @@ v1::CacheStats CacheToProto(const CacheSnapshot& cache) {
   to.set_blocks_quarantined(cache.blocks_quarantined);
   to.set_largest_free_run_blocks(cache.largest_free_run_blocks);
   to.set_host_bytes(cache.host_bytes);
+  for (int32_t kind = 0; kind < kOperationKindCount; ++kind) {
+    *to.add_operations() = ToProto(static_cast<OperationKind>(kind), cache.latencies[kind]);
+  }
   return to;
 }
 

@@ -1,6 +1,7 @@
 // A unary call that is answered once, by whoever comes first.
 //
-//   auto* call = new UnaryCall(&open_calls, "SwapIn", UnaryCall::OnCancellation::kAnswer);
+//   auto* call = new UnaryCall(&open_calls, {&call_log, context, "SwapIn"},
+//                              UnaryCall::OnCancellation::kAnswer);
 //   node->SwapIn(..., [answer = call->answer(), response](OperationOutcome outcome) {
 //     if (!answer->Claim()) return;   // the client has gone; `response` is not there any more
 //     Fill(outcome, response);
@@ -15,6 +16,7 @@
 
 #include "absl/status/statusor.h"
 #include "grpcpp/grpcpp.h"
+#include "server/service/call_log.h"
 #include "server/service/open_calls.h"
 #include "server/service/wire_error.h"
 
@@ -23,19 +25,24 @@ namespace kvtier {
 // The right to answer a call. Outlives the call, harmlessly. Thread-safe.
 class UnaryAnswer {
  public:
-  explicit UnaryAnswer(grpc::ServerUnaryReactor* reactor) : reactor_(reactor) {}
+  UnaryAnswer(grpc::ServerUnaryReactor* reactor, const CallRecord& record)
+      : reactor_(reactor), record_(record) {}
 
   // True once, for the first who asks. Request and response of the call live until that one
   // calls Finish.
   bool Claim() { return !claimed_.exchange(true); }
   // Once, after a Claim that was true.
-  void Finish(const grpc::Status& status) { reactor_->Finish(status); }
+  void Finish(const grpc::Status& status) {
+    record_.End(status);
+    reactor_->Finish(status);
+  }
 
   bool cancelled() const { return cancelled_.load(); }
   void SetCancelled() { cancelled_.store(true); }
 
  private:
   grpc::ServerUnaryReactor* const reactor_;
+  const CallRecord record_;
   std::atomic<bool> claimed_{false};
   std::atomic<bool> cancelled_{false};
 };
@@ -48,18 +55,18 @@ class UnaryCall final : public grpc::ServerUnaryReactor {
     kTell,    // only answer()->cancelled() becomes true: its request is still being read
   };
 
-  // `open_calls` must outlive the call. `name` is a literal.
-  UnaryCall(OpenCalls* open_calls, const char* name, OnCancellation on_cancellation)
-      : entry_(open_calls, name),
+  // `open_calls` and the record's log must outlive the call.
+  UnaryCall(OpenCalls* open_calls, const CallRecord& record, OnCancellation on_cancellation)
+      : entry_(open_calls, record.method),
         on_cancellation_(on_cancellation),
-        answer_(std::make_shared<UnaryAnswer>(this)) {}
+        answer_(std::make_shared<UnaryAnswer>(this, record)) {}
 
   const std::shared_ptr<UnaryAnswer>& answer() const { return answer_; }
 
   void OnCancel() override {
     answer_->SetCancelled();
     if (on_cancellation_ == OnCancellation::kAnswer && answer_->Claim()) {
-      Finish(grpc::Status::CANCELLED);
+      answer_->Finish(grpc::Status::CANCELLED);
     }
   }
   void OnDone() override { delete this; }

@@ -17,9 +17,10 @@ using Reactor = grpc::ServerWriteReactor<v1::GetStatsResponse>;
 // a wait can decide alone what comes next.
 class WatchStatsCall final : public Reactor {
  public:
-  WatchStatsCall(absl::Duration interval,
+  WatchStatsCall(const CallRecord& record, absl::Duration interval,
                  std::function<absl::StatusOr<v1::GetStatsResponse>()> read)
-      : interval_(interval),
+      : record_(record),
+        interval_(interval),
         read_(std::move(read)),
         // gRPC's alarms know the machine's clock only.
         next_(absl::Now()) {
@@ -28,7 +29,7 @@ class WatchStatsCall final : public Reactor {
 
   void OnWriteDone(bool ok) override {
     if (!ok) {
-      Finish(grpc::Status::CANCELLED);
+      End(grpc::Status::CANCELLED);
       return;
     }
     // From tick to tick, and never to one that has passed.
@@ -56,10 +57,15 @@ class WatchStatsCall final : public Reactor {
  private:
   ~WatchStatsCall() override = default;
 
+  void End(const grpc::Status& status) {
+    record_.End(status);
+    Finish(status);
+  }
+
   void Write() {
     absl::StatusOr<v1::GetStatsResponse> stats = read_();
     if (!stats.ok()) {
-      Finish(ToWire(stats.status()));
+      End(ToWire(stats.status()));
       return;
     }
     response_ = *std::move(stats);
@@ -74,7 +80,7 @@ class WatchStatsCall final : public Reactor {
       cancelled = cancelled_;
     }
     if (cancelled) {
-      Finish(grpc::Status::CANCELLED);
+      End(grpc::Status::CANCELLED);
     } else {
       Write();
     }
@@ -88,6 +94,7 @@ class WatchStatsCall final : public Reactor {
     if (waiting_ && cancelled_) alarm_.Cancel();
   }
 
+  const CallRecord record_;
   const absl::Duration interval_;
   const std::function<absl::StatusOr<v1::GetStatsResponse>()> read_;
   v1::GetStatsResponse response_;  // of the write under way
@@ -101,9 +108,9 @@ class WatchStatsCall final : public Reactor {
 
 }  // namespace
 
-Reactor* NewWatchStatsCall(absl::Duration interval,
+Reactor* NewWatchStatsCall(const CallRecord& record, absl::Duration interval,
                            std::function<absl::StatusOr<v1::GetStatsResponse>()> read) {
-  return new WatchStatsCall(interval, std::move(read));
+  return new WatchStatsCall(record, interval, std::move(read));
 }
 
 }  // namespace kvtier

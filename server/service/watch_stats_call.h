@@ -7,6 +7,7 @@
 #include "absl/time/time.h"
 #include "grpcpp/grpcpp.h"
 #include "proto/kvtier/v1/admin.grpc.pb.h"
+#include "server/service/call_log.h"
 
 namespace kvtier {
 
@@ -18,6 +19,7 @@ inline constexpr absl::Duration kWatchIntervalDefault = absl::Seconds(1);
 // reader that is slower gets fewer answers, each of the moment it was written; nothing piles up.
 // The call ends with the first error of `read`.
 grpc::ServerWriteReactor<v1::GetStatsResponse>* NewWatchStatsCall(
-    absl::Duration interval, std::function<absl::StatusOr<v1::GetStatsResponse>()> read);
+    const CallRecord& record, absl::Duration interval,
+    std::function<absl::StatusOr<v1::GetStatsResponse>()> read);
 
 }  // namespace kvtier

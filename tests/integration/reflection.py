@@ -17,6 +17,7 @@ MESSAGE_BYTES_MAX = 64 << 20  # more than the daemon sends or takes
 
 _REFLECTION = "grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo"
 _DETAILS_KEY = "grpc-status-details-bin"
+_REQUEST_ID_KEY = "x-request-id"
 
 _FIELD = descriptor_pb2.FieldDescriptorProto
 _STRING, _BYTES, _INT32, _MESSAGE = (_FIELD.TYPE_STRING, _FIELD.TYPE_BYTES, _FIELD.TYPE_INT32,
@@ -73,6 +74,7 @@ class CallError(Exception):
         self.domain = domain
         self.metadata = metadata or {}
         self.retry_seconds = retry_seconds
+        self.request_id = ""  # what the daemon calls it in its log
 
 
 class Client:
@@ -179,10 +181,11 @@ class Client:
         return fields if not isinstance(fields, dict) else json_format.ParseDict(
             fields, self._method(path)[1]())
 
-    def call(self, path, fields=None, timeout=SECONDS):
+    def call(self, path, fields=None, timeout=SECONDS, metadata=None):
         """The answer of a unary call. Raises CallError."""
         try:
-            return self._method(path)[0](self.request(path, fields or {}), timeout=timeout)
+            return self._method(path)[0](self.request(path, fields or {}), timeout=timeout,
+                                         metadata=metadata)
         except grpc.RpcError as error:
             raise self.error_of(error) from None
 
@@ -203,6 +206,8 @@ class Client:
         for key, value in call.trailing_metadata() or ():
             if key == _DETAILS_KEY:
                 self._decode(value, error)
+            elif key == _REQUEST_ID_KEY:
+                error.request_id = value
         return error
 
     def _decode(self, data, error):

@@ -6,6 +6,7 @@ import unittest
 
 from daemon import ADMIN, Daemon, Session, layout
 from google.protobuf import json_format
+from reflection import CallError
 
 
 class Tools(unittest.TestCase):
@@ -69,6 +70,17 @@ class Tools(unittest.TestCase):
                 {"request_id": "r", "topk": topk, "newest_slot": 5}]}})
             counters = self.daemon.stats()["counters"]
             self.assertEqual(counters.get("hit_rate"), rate, counters)
+
+    def test_a_call_that_fails_can_be_found_in_the_log(self):
+        daemon = Daemon(self, ["--log_level=debug"])
+        for named, found in (("job-17", "job-17"), (None, r"[0-9a-f]{8}-1"), ("a b", "ab")):
+            metadata = [("x-request-id", named)] if named else []
+            with self.assertRaises(CallError) as caught:
+                daemon.client.call(ADMIN + "GetStats", {"cache": "none"}, metadata=metadata)
+            self.assertRegex(caught.exception.request_id, "^%s$" % found)
+            self.assertIn(" level=debug event=call_failed request_id=%s method=GetStats "
+                          "code=NOT_FOUND reason=CACHE_UNKNOWN" % caught.exception.request_id,
+                          daemon.text())
 
 
 if __name__ == "__main__":
