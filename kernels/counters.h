@@ -30,8 +30,9 @@ enum class Counter : int32_t {
   kInvalidatedCopies,  // hot rows dropped because their block was assigned again
   kEvictions,          // owned hot slots given to another row
   kRowsShared,         // rows of rows_copied whose bytes came from another region's hot row
+  kRowsKept,           // rows of rows_copied whose bytes came from a kept row (kept_rows.h)
 };
-inline constexpr int32_t kCounterCount = 18;
+inline constexpr int32_t kCounterCount = 19;
 
 // What counter `c` weighs in StatsBlock::check.
 KVTIER_HD constexpr uint32_t CountWeight(int32_t c) {

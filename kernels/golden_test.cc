@@ -98,7 +98,7 @@ TEST_P(GoldenTest, ImpossiblePlanEntriesAreHarmless) {
   GroupOptions options = SmallOptions();
   Group g = MakeGroup(options);
   g.plan_counts[0] = 100;  // more than top_k
-  g.plan_slots = {5, 6, golden::kSlotCount, -7, 7, 2147483647, 8, 9};
+  g.plan_slots = {5, 6, golden::kSlotCount, -2 - 128, 7, 2147483647, 8, 9};
   g.plan_hot_rows = {0, -1, 1, 2, 128, 3, -2147483647, 2147483647};
   GetParam().replay_plan(g.ReplayPlan());
   EXPECT_TRUE(g.Holds(0, 5));
@@ -107,6 +107,13 @@ TEST_P(GoldenTest, ImpossiblePlanEntriesAreHarmless) {
   EXPECT_EQ(g.counts()[Counter::kBytesCopied], 656);
   g.plan_counts[0] = -5;
   GetParam().replay_plan(g.ReplayPlan());
+  // Hot row 0, and the last number there is.
+  g.plan_counts[0] = 2;
+  g.plan_slots = {-2, -2147483647 - 1, 7, 7, 7, 7, 7, 7};
+  g.plan_hot_rows = {4, 2, 6, 6, 6, 6, 6, 6};
+  GetParam().replay_plan(g.ReplayPlan());
+  EXPECT_TRUE(g.Holds(4, 5));
+  EXPECT_TRUE(g.IsZero(2));
   EXPECT_EQ(g.counts()[Counter::kBytesCopied], 656);
   EXPECT_EQ(g.GuardDamage(), "");
 }

@@ -66,10 +66,11 @@ KVTIER_HD constexpr int64_t StorageBytes(const RowLayout& layout, int64_t row_co
   return (row_count + layout.page_rows - 1) / layout.page_rows * layout.page_bytes;
 }
 
-// Rows between the starts of two regions: `hot_size` rows under LRU, one reserved
-// row for each newest token of a request, then padding.
-KVTIER_HD constexpr int32_t RegionStride(int32_t hot_size, int32_t rows_per_request) {
-  return (hot_size + rows_per_request + kRegionAlignmentRows - 1) / kRegionAlignmentRows *
+// Rows between the starts of two regions: `hot_size` rows under LRU, then
+// `reserved_rows` (ReservedRows() in params.h: one for each newest token of a
+// request, and maybe one for each that is kept), then padding.
+KVTIER_HD constexpr int32_t RegionStride(int32_t hot_size, int32_t reserved_rows) {
+  return (hot_size + reserved_rows + kRegionAlignmentRows - 1) / kRegionAlignmentRows *
          kRegionAlignmentRows;
 }
 

@@ -27,12 +27,18 @@ enum class EvictionPolicy : int32_t {
   kAged = 1,  // those with the smallest scores (eviction.h), of equal ones the oldest
 };
 
+// Rows of a region behind its hot slots: one for each newest token and, where newest rows are kept
+// (kept_rows.h), as many kept rows.
+KVTIER_HD constexpr int32_t ReservedRows(int32_t rows_per_request, EvictionPolicy policy) {
+  return policy == EvictionPolicy::kAged ? 2 * rows_per_request : rows_per_request;
+}
+
 // Sizes of one layer group. Checked when a cache is created.
 struct GroupShape {
   int32_t top_k = 0;             // positions a row, 0..hot_size
   int32_t hot_size = 0;          // hot slots under LRU a region, 1..kHotSizeMax
   int32_t region_count = 0;      // >= 1; region_count * region_stride < 2^31
-  int32_t region_stride = 0;     // RegionStride(hot_size, rows_per_request)
+  int32_t region_stride = 0;     // RegionStride(hot_size, ReservedRows(...))
   int32_t rows_per_request = 1;  // rows of one request in one call (speculative decoding)
   int32_t block_size = 0;        // slots a block
   int32_t slot_count = 0;        // slots of the host pool's part: block_size * block_count
@@ -58,6 +64,9 @@ struct GroupState {
   // holds its owner's bytes. Whoever writes an owner other than -1 by hand zeroes its slot's words;
   // so does who rewrites a slot's host row by other means than Backup() and keeps copies of it.
   int32_t* directory = nullptr;
+  // [region_count, rows_per_request] the slot whose row each kept row (kept_rows.h) holds, -1 none;
+  // kAged only. Null: no row is kept.
+  int32_t* kept = nullptr;
 };
 
 // The scores of `region`'s hot slots, [hot_size]; null where the policy has none.
@@ -79,7 +88,8 @@ struct RowTracking {
 // The compact plan of a step: what followers copy. For row r, entries
 // [r * top_k, r * top_k + counts[r]) are this step's misses in order of first
 // appearance, each at the row where it appeared first; entries behind them are not written.
-// A slot of -1 means "zero the hot row"; a hot row of -1 means "skip".
+// A slot of -1 means "zero the hot row", a smaller one "copy the kept row that it names"
+// (kept_rows.h); a hot row of -1 means "skip".
 struct Plan {
   int32_t* slots = nullptr;     // [num_rows, top_k]
   int32_t* hot_rows = nullptr;  // [num_rows, top_k] absolute hot rows
@@ -116,8 +126,8 @@ struct ReplayPlanParams {
   const int32_t* num_real_rows = nullptr;  // as above
   Plan plan;                               // in
   // Those of the step, for its directory; without one, or without both, all rows come from the host
-  // pool. Before the next swap-in of the group's regions the plan must have been replayed on all
-  // layers that the swap-in did not copy.
+  // pool. Before the next swap-in of the group's regions, or backup of their newest rows, the plan
+  // must have been replayed on all layers that the swap-in did not copy.
   GroupState state;
   const int32_t* row_to_request = nullptr;  // [num_rows]
   const LayerView* layers = nullptr;
@@ -125,7 +135,8 @@ struct ReplayPlanParams {
   StatsBlock* stats = nullptr;  // bytes_copied only
 };
 
-// Rows from device memory to the host pool, all given layers in one call.
+// Rows from device memory to the host pool, all given layers in one call. Newest rows go to the
+// kept rows, too, where there are any.
 struct BackupParams {
   GroupShape shape;
   GroupState state;

@@ -5,6 +5,7 @@
 #include "kernels/cpu/copy_rows.h"
 #include "kernels/cpu/cpu.h"
 #include "kernels/cpu/group_rows.h"
+#include "kernels/cpu/keep_rows.h"
 #include "kernels/stats_block.h"
 
 namespace kvtier::cpu {
@@ -18,13 +19,19 @@ int32_t LoadGeneration(const RowTracking& tracking, const GroupShape& shape, int
   if (tracking.block_generation == nullptr) return 0;
   return std::atomic_ref<int32_t>(
              const_cast<int32_t&>(tracking.block_generation[slot / shape.block_size]))
-      .load(std::memory_order_acquire);
+      .load();
+}
+
+// Whether the rows of this call go to kept rows, too.
+bool Keeps(const BackupParams& p) {
+  return p.source_rows == nullptr && p.sources == nullptr && KeptOf(p.shape, p.state, 0) != nullptr;
 }
 
 // The rows that count, in batch order.
 void CollectJobs(const BackupParams& p, int32_t rows, CallScratch* call) {
   const int32_t hot_rows = p.shape.region_count * p.shape.region_stride;
   const int32_t source_row_end = p.sources == nullptr ? hot_rows : p.source_row_count;
+  const bool keeps = Keeps(p);
   call->backups.clear();
   call->backups.reserve(p.num_rows);
   call->table.Reserve(p.num_rows);
@@ -41,7 +48,11 @@ void CollectJobs(const BackupParams& p, int32_t rows, CallScratch* call) {
     const int32_t slot = p.slots[row];
     if (slot < 0 || slot >= p.shape.slot_count || source < 0 || source >= source_row_end) continue;
     call->backup_slots[row] = slot;
-    call->backups.push_back({slot, source, LoadGeneration(p.tracking, p.shape, slot), false});
+    const int32_t kept =
+        keeps && request >= 0
+            ? call->groups.regions[request] * p.shape.rows_per_request + call->groups.ranks[row]
+            : kNone;
+    call->backups.push_back({slot, source, LoadGeneration(p.tracking, p.shape, slot), false, kept});
   }
 }
 
@@ -66,15 +77,16 @@ void CopyJobs(const BackupParams& p, const CallScratch& call, Executor& executor
     const RowLayout& source_layout = p.sources == nullptr ? layer.layout : p.source_layouts[l];
     for (int64_t i = count * part / parts; i < count * (part + 1) / parts; ++i) {
       const BackupJob& job = call.backups[i];
+      if (job.kept >= 0) {
+        const int32_t region = job.kept / p.shape.rows_per_request;
+        CopyRow(layer.hot, layer.layout,
+                KeptRow(p.shape, region, job.kept % p.shape.rows_per_request), layer.hot,
+                layer.layout, job.source_row);
+      }
       if (job.superseded) continue;
       CopyRow(layer.host, layer.layout, job.slot, source, source_layout, job.source_row);
     }
   });
-}
-
-// A newer owner that a swap-in of another process wrote meanwhile stays.
-void DropOwner(int32_t* owner, int32_t seen) {
-  std::atomic_ref<int32_t>(*owner).compare_exchange_strong(seen, kNone, std::memory_order_relaxed);
 }
 
 // Copies of the written slots in the region of request `i` are stale.
@@ -100,6 +112,27 @@ void DropCopies(const BackupParams& p, const CallScratch& call, int64_t i, Works
     for (int32_t h = 0; h < p.shape.hot_size; ++h) {
       const int32_t owner = std::atomic_ref<int32_t>(owners[h]).load(std::memory_order_relaxed);
       if (owner == slot) DropOwner(&owners[h], owner);
+    }
+  }
+}
+
+// What the kept rows of request `i` hold from now on, row after row.
+void NoteKept(const BackupParams& p, const CallScratch& call, int64_t i) {
+  const RowGroups& groups = call.groups;
+  int32_t* const kept = KeptOf(p.shape, p.state, groups.regions[i]);
+  if (kept == nullptr) return;
+  for (int32_t j = groups.starts[i]; j < groups.starts[i + 1]; ++j) {
+    const int32_t row = groups.rows[j], slot = call.backup_slots[row];
+    if (slot < 0) continue;
+    DropKept(p.shape, kept, slot);
+    if (!Keeps(p)) continue;
+    std::atomic_ref<int32_t>(kept[groups.ranks[row]]).store(slot);
+    // Whoever assigns the block raises its generation and then looks for notes. So either that one
+    // finds this note, or the row is found not to be backed any more here.
+    if (p.tracking.backed_generation != nullptr &&
+        std::atomic_ref<int32_t>(p.tracking.backed_generation[slot]).load() !=
+            LoadGeneration(p.tracking, p.shape, slot)) {
+      DropKept(p.shape, kept, slot);
     }
   }
 }
@@ -131,6 +164,7 @@ void Backup(const BackupParams& params, Executor& executor) {
   }
   executor.ParallelFor(call.groups.request_count, [&](int32_t worker, int64_t i) {
     DropCopies(params, call, i, &executor.workspace(worker));
+    NoteKept(params, call, i);
   });
 
   const auto backed_up = static_cast<int64_t>(call.backups.size());

@@ -2,6 +2,8 @@
 
 #include <cstring>
 
+#include "kernels/kept_rows.h"
+
 namespace kvtier::cpu {
 namespace {
 
@@ -13,8 +15,11 @@ void ZeroRow(uint8_t* to, const RowLayout& layout, int32_t row) {
 
 void CopyList(const LayerView& layer, const RowCopy* copies, int64_t count) {
   for (int64_t i = 0; i < count; ++i) {
-    if (copies[i].slot < 0) {
+    if (copies[i].slot == kNone) {
       ZeroRow(layer.hot, layer.layout, copies[i].hot_row);
+    } else if (NamesHotRow(copies[i].slot)) {
+      CopyRow(layer.hot, layer.layout, copies[i].hot_row, layer.hot, layer.layout,
+              HotRowIn(copies[i].slot));
     } else {
       CopyRow(layer.hot, layer.layout, copies[i].hot_row, layer.host, layer.layout, copies[i].slot);
     }

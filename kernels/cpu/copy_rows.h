@@ -14,8 +14,8 @@ namespace kvtier::cpu {
 void CopyRow(uint8_t* to, const RowLayout& to_layout, int32_t to_row, const uint8_t* from,
              const RowLayout& from_layout, int32_t from_row);
 
-// All lists of `call` on all layers, in parallel: host rows to hot rows. No two entries may have
-// the same hot row. Returns the bytes copied.
+// All lists of `call` on all layers, in parallel: host rows, or kept rows, to hot rows. No two
+// entries may have the same hot row. Returns the bytes that came from the host pool.
 int64_t CopyLists(const LayerView* layers, int32_t layer_count, const CallScratch& call,
                   Executor& executor);
 

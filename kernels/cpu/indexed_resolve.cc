@@ -6,6 +6,7 @@
 #include <cstring>
 
 #include "kernels/cpu/age_scores.h"
+#include "kernels/cpu/keep_rows.h"
 #include "kernels/cpu/owner_index.h"
 #include "kernels/cpu/row_slots.h"
 #include "kernels/cpu/split_order.h"
@@ -32,6 +33,7 @@ class IndexedResolver {
         owner_(params.state.owner + int64_t{region} * params.shape.hot_size),
         lru_(params.state.lru + int64_t{region} * params.shape.hot_size),
         score_(ScoresOf(params.shape, params.state, region)),
+        kept_(KeptOf(params.shape, params.state, region)),
         index_(params.state.index + int64_t{region} * RegionIndexLength(params.shape.hot_size),
                owner_, params.shape.hot_size) {}
 
@@ -163,6 +165,10 @@ class IndexedResolver {
       Owner(owner_[hot_slot]).store(kNone, std::memory_order_relaxed);
       if (score_ != nullptr) score_[hot_slot] = kNoScore;
     }
+    for (int32_t rank = 0; kept_ != nullptr && rank < row_count_; ++rank) {
+      const int32_t slot = p_.newest_slot == nullptr ? kNone : w_.newest[rank];
+      if (slot >= 0) DropKept(p_.shape, kept_, slot);
+    }
   }
 
   void Count() {
@@ -233,15 +239,17 @@ class IndexedResolver {
         RowCopy copy = {kNone, kNone};
         if (m < drawn_) [[likely]] {
           const int32_t hot_slot = w_.other_slots[m];
-          copy = {SourceOf(p_, lookup.slot, &w_.counts), base_ + hot_slot};
+          const int32_t slot = SourceOf(p_, lookup.slot, &w_.counts);
+          copy = {slot, base_ + hot_slot};
           w_.answers[first_miss + m] = hot_slot;
           const Owner owner(owner_[hot_slot]);
           evictions += owner.load(std::memory_order_relaxed) >= 0;
-          owner.store(copy.slot, std::memory_order_relaxed);
-          index_.SetOwner(hot_slot, copy.slot);
-          if (score_ != nullptr) score_[hot_slot] = copy.slot < 0 ? kNoScore : kMissScore;
-          if (copy.slot >= 0) {
+          owner.store(slot, std::memory_order_relaxed);
+          index_.SetOwner(hot_slot, slot);
+          if (score_ != nullptr) score_[hot_slot] = slot < 0 ? kNoScore : kMissScore;
+          if (slot >= 0) {
             ++copied;
+            copy.slot = KeptOr(p_.shape, kept_, region_, slot, &w_.counts);
             if (miss_mask != nullptr) miss_mask[lookup.column - position_begin] = 1;
           }
           copies[copy_count++] = copy;
@@ -301,6 +309,7 @@ class IndexedResolver {
   int32_t* const owner_;
   int16_t* const lru_;
   uint8_t* const score_;  // null: kLru
+  int32_t* const kept_;   // null: no row is kept
   OwnerIndex index_;
 
   int32_t dropped_count_ = 0;

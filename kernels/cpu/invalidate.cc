@@ -2,6 +2,7 @@
 #include <atomic>
 
 #include "kernels/cpu/cpu.h"
+#include "kernels/cpu/keep_rows.h"
 #include "kernels/cpu/workspace.h"
 #include "kernels/eviction.h"
 #include "kernels/region_index.h"
@@ -21,17 +22,19 @@ void Invalidate(const InvalidateParams& params, Executor& executor) {
   const int64_t slot_end = (blocks.back() + int64_t{1}) * block_size;
   executor.ParallelFor(params.shape.region_count, [&](int32_t worker, int64_t region) {
     int64_t dropped = 0;
-    int32_t* owners = params.state.owner + region * params.shape.hot_size;
-    for (int32_t h = 0; h < params.shape.hot_size; ++h) {
-      const std::atomic_ref<int32_t> shared(owners[h]);
-      int32_t owner = shared.load(std::memory_order_relaxed);
-      if (owner < 0 || owner < slot_begin || owner >= slot_end) continue;
-      if (!std::binary_search(blocks.begin(), blocks.end(), owner / params.shape.block_size)) {
-        continue;
+    const auto drop = [&](int32_t* owners, int32_t count) {
+      for (int32_t h = 0; h < count; ++h) {
+        const int32_t owner = std::atomic_ref<int32_t>(owners[h]).load();
+        if (owner < 0 || owner < slot_begin || owner >= slot_end) continue;
+        if (!std::binary_search(blocks.begin(), blocks.end(), owner / params.shape.block_size)) {
+          continue;
+        }
+        dropped += DropOwner(&owners[h], owner);
       }
-      // If a swap-in of another process gave the hot slot away meanwhile, its owner stays.
-      dropped += shared.compare_exchange_strong(owner, kNone, std::memory_order_relaxed);
-    }
+    };
+    drop(params.state.owner + region * params.shape.hot_size, params.shape.hot_size);
+    int32_t* const kept = KeptOf(params.shape, params.state, static_cast<int32_t>(region));
+    if (kept != nullptr) drop(kept, params.shape.rows_per_request);
     executor.workspace(worker).counts[Counter::kInvalidatedCopies] += dropped;
   });
   Counts counts;
@@ -53,6 +56,10 @@ void ResetRegion(const ResetRegionParams& params) {
   }
   uint8_t* const scores = ScoresOf(params.shape, params.state, params.region);
   if (scores != nullptr) std::fill_n(scores, params.shape.hot_size, kNoScore);
+  int32_t* const kept = KeptOf(params.shape, params.state, params.region);
+  for (int32_t rank = 0; kept != nullptr && rank < params.shape.rows_per_request; ++rank) {
+    std::atomic_ref<int32_t>(kept[rank]).store(kNone);
+  }
   if (params.state.index == nullptr) return;
   const int64_t words = RegionIndexLength(params.shape.hot_size);
   std::fill_n(params.state.index + params.region * words, words, uint16_t{0});

@@ -7,6 +7,7 @@
 
 #include "kernels/cpu/age_scores.h"
 #include "kernels/cpu/indexed_resolve.h"
+#include "kernels/cpu/keep_rows.h"
 #include "kernels/cpu/row_slots.h"
 #include "kernels/eviction.h"
 #include "kernels/region_index.h"
@@ -38,6 +39,7 @@ class Resolver {
         owner_(params.state.owner + int64_t{region} * params.shape.hot_size),
         lru_(params.state.lru + int64_t{region} * params.shape.hot_size),
         score_(ScoresOf(params.shape, params.state, region)),
+        kept_(KeptOf(params.shape, params.state, region)),
         first_lookup_(row_count + 1) {}
 
   int32_t Run(RowCopy* copies) {
@@ -97,6 +99,7 @@ class Resolver {
       w_.answers[id] = hot_size_ + rank;
       const int32_t slot = p_.newest_slot == nullptr ? kNone : p_.newest_slot[rows_[rank]];
       if (slot >= 0) table_.FindOrInsert(slot, id);
+      if (slot >= 0 && kept_ != nullptr) DropKept(p_.shape, kept_, slot);
     }
   }
 
@@ -251,14 +254,15 @@ class Resolver {
         RowCopy copy = {kNone, kNone};
         if (m < drawn_ && !(w_.evictable[m] & kCorrupt)) [[likely]] {
           const uint32_t entry = w_.evictable[m] & kEntryMask;
-          copy = {SourceOf(p_, w_.lookups[id].slot, &w_.counts),
-                  base_ + static_cast<int32_t>(entry)};
+          const int32_t slot = SourceOf(p_, w_.lookups[id].slot, &w_.counts);
+          copy = {slot, base_ + static_cast<int32_t>(entry)};
           evictions += (w_.evictable[m] & kOwned) != 0;
           w_.answers[id] = static_cast<int32_t>(entry);
-          Owner(owner_[entry]).store(copy.slot, std::memory_order_relaxed);
-          if (score_ != nullptr) score_[entry] = copy.slot < 0 ? kNoScore : kMissScore;
-          if (copy.slot >= 0) {
+          Owner(owner_[entry]).store(slot, std::memory_order_relaxed);
+          if (score_ != nullptr) score_[entry] = slot < 0 ? kNoScore : kMissScore;
+          if (slot >= 0) {
             ++copied;
+            copy.slot = KeptOr(p_.shape, kept_, region_, slot, &w_.counts);
             if (miss_mask != nullptr) miss_mask[w_.lookups[id].column] = 1;
           }
           copies[copy_count++] = copy;
@@ -318,6 +322,7 @@ class Resolver {
   int32_t* const owner_;
   int16_t* const lru_;
   uint8_t* const score_;        // null: kLru
+  int32_t* const kept_;         // null: no row is kept
   const int32_t first_lookup_;  // the id of the first lookup
 
   LookupTable::View table_;

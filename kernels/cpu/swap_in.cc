@@ -4,6 +4,7 @@
 #include "kernels/cpu/cpu.h"
 #include "kernels/cpu/group_rows.h"
 #include "kernels/cpu/resolve.h"
+#include "kernels/kept_rows.h"
 #include "kernels/stats_block.h"
 
 namespace kvtier::cpu {
@@ -71,20 +72,20 @@ void ReplayPlan(const ReplayPlanParams& params, Executor& executor) {
   Grow(call.copy_starts, rows);
   Grow(call.copy_counts, rows);
   Grow(call.copies, int64_t{rows} * shape.top_k);
+  const int32_t hot_rows = shape.region_count * shape.region_stride;
   // The plan may lie in memory of another process: copied and checked once, then trusted.
   for (int32_t row = 0; row < rows; ++row) {
     const int64_t start = int64_t{row} * shape.top_k;
     const int32_t entries = std::clamp(params.plan.counts[row], 0, shape.top_k);
-    int32_t kept = 0;
+    int32_t count = 0;
     for (int32_t i = 0; i < entries; ++i) {
       const int32_t slot = params.plan.slots[start + i];
       const int32_t hot_row = params.plan.hot_rows[start + i];
-      if (hot_row < 0 || hot_row >= shape.region_count * shape.region_stride) continue;
-      call.copies[start + kept++] = {slot >= shape.slot_count ? kNone : std::max(slot, kNone),
-                                     hot_row};
+      if (hot_row < 0 || hot_row >= hot_rows) continue;
+      call.copies[start + count++] = {CheckedSource(slot, shape.slot_count, hot_rows), hot_row};
     }
     call.copy_starts[row] = start;
-    call.copy_counts[row] = kept;
+    call.copy_counts[row] = count;
   }
   Counts counts;
   counts[Counter::kBytesCopied] = CopyLists(params.layers, params.layer_count, call, executor);

@@ -22,8 +22,8 @@ inline int32_t RealRowCount(const int32_t* num_real_rows, int32_t num_rows) {
   return num_real_rows == nullptr ? num_rows : std::clamp(*num_real_rows, 0, num_rows);
 }
 
-// One entry of a plan, checked: `hot_row` is inside the hot buffer, `slot` inside the host pool or
-// -1 for zeros.
+// One entry of a plan, checked: `hot_row` is inside the hot buffer, `slot` inside the host pool, or
+// -1 for zeros, or less for a row inside the hot buffer (kept_rows.h).
 struct RowCopy {
   int32_t slot;
   int32_t hot_row;
@@ -116,6 +116,7 @@ struct BackupJob {
   int32_t source_row;
   int32_t generation;  // of the slot's block, before the copy
   bool superseded;     // a later row of the call writes the same slot
+  int32_t kept;        // the kept row that it goes to as well, as an index of GroupState::kept; -1
 };
 
 // What one call needs, whatever the number of threads.

@@ -8,6 +8,7 @@
 //   2. The row's team of warps copies it, each warp on its layers. Many rows have one warp each,
 //      which walks through the layers side by side with all others: so the pool is written one
 //      layer behind the other, few pages at a time.
+//      A newest row goes to its kept row, too, if there is one (kept_rows.h).
 //   3. The team drops the copies that the row's region has of the slot.
 //   4. A fence, and the row is marked backed for the generation that was noted: a block that was
 //      assigned again meanwhile stays unbacked.
@@ -96,26 +97,66 @@ __device__ void DropCopies(const BackupArgs& a, const RowTask& task, int32_t fir
   }
 }
 
+// Phase 2 for one row and layer. All lanes of a warp.
+__device__ void CopyBackedRow(const RowTask& task, const BackupLayer& layer) {
+  auto* const hot = const_cast<uint8_t*>(layer.from);  // which it is where rows are kept
+  if (task.source >= 0) {
+    CopyRow(layer.to, layer.to_layout, task.slot, layer.from, layer.from_layout, task.source,
+            task.kept >= 0 ? hot : nullptr, task.kept);
+  } else if (task.kept >= 0) {
+    CopyRow(hot, layer.from_layout, task.kept, hot, layer.from_layout, task.newest);
+  }
+}
+
+// What the kept rows of the row's region hold from now on. Rows do this side by side: each writes
+// the note of its own kept row, and of those for one slot only the last one drops others, which
+// hold the slot since earlier backups.
+__device__ void NoteKept(const BackupArgs& a, const RowTask& task) {
+  if (a.kept == nullptr || task.slot < 0 || task.region < 0) return;
+  const int32_t rows = a.shape.rows_per_request;
+  int32_t* const notes = a.kept + int64_t{task.region} * rows;
+  const int32_t rank = task.kept < 0 ? kNone : task.kept - KeptRow(a.shape, task.region, 0);
+  if (rank >= 0) StoreRelaxed(notes + rank, task.is_noted ? task.slot : kNone);
+  if (rank >= 0 && !task.is_noted) return;
+  for (int32_t r = 0; r < rows; ++r) {
+    if (r != rank && LoadRelaxed(notes + r) == task.slot) atomicCAS(notes + r, task.slot, kNone);
+  }
+}
+
+// Whoever assigns a block raises its generation and then looks for notes. So either that one has
+// found the note of the row, or its generation has changed here, and the note goes.
+__device__ void CheckNote(const BackupArgs& a, const RowTask& task, int32_t generation) {
+  if (!task.is_noted) return;
+  const int32_t block = task.slot / a.shape.block_size;
+  if (LoadRelaxed(a.tracking.block_generation + block) == generation) return;
+  const int32_t rank = task.kept - KeptRow(a.shape, task.region, 0);
+  int32_t* const notes = a.kept + int64_t{task.region} * a.shape.rows_per_request;
+  atomicCAS(notes + rank, task.slot, kNone);
+}
+
 // Phase 4 for one row, by one thread, behind a barrier that follows the row's bytes.
 __device__ void FinishRow(const BackupArgs& a, const RowTask& task, int32_t noted_generation) {
-  if (task.source < 0) return;
   int32_t* const backed_generation = a.tracking.backed_generation;
+  const bool is_written = task.source >= 0;  // by this row
   if (!a.finishes_rows) {
-    if (a.starts_rows && backed_generation != nullptr) {
+    if (is_written && a.starts_rows && backed_generation != nullptr) {
       StoreRelaxed(backed_generation + task.slot, ~noted_generation);
     }
     return;
   }
+  NoteKept(a, task);
+  if (!is_written && !task.is_noted) return;
   // Other regions may keep copies of what was there before: nobody shall find them.
-  for (int32_t w = 0; a.directory != nullptr && w < kDirectoryWords; ++w) {
+  for (int32_t w = 0; is_written && a.directory != nullptr && w < kDirectoryWords; ++w) {
     StoreRelaxed(a.directory + int64_t{kDirectoryWords} * task.slot + w, 0);
   }
   if (backed_generation == nullptr) return;
   const int32_t generation =
-      a.starts_rows ? noted_generation : ~LoadRelaxed(backed_generation + task.slot);
+      a.starts_rows || !is_written ? noted_generation : ~LoadRelaxed(backed_generation + task.slot);
   // Between the bytes, which the barrier has put before this, and their mark.
   __threadfence_system();
-  if (generation >= 0) StoreRelaxed(backed_generation + task.slot, generation);
+  if (is_written && generation >= 0) StoreRelaxed(backed_generation + task.slot, generation);
+  CheckNote(a, task, generation);
 }
 
 __device__ void AddCounts(const BackupArgs& a, const int32_t* counts) {
@@ -136,9 +177,8 @@ __global__ void __launch_bounds__(kBlockThreadsMax)
   __syncthreads();
   for (int32_t i = Warp() / a.team_warps; i < a.rows_per_block; i += WarpCount() / a.team_warps) {
     const RowTask task = block->tasks[i];
-    for (int32_t l = warp; task.source >= 0 && l < layers.count; l += a.team_warps) {
-      const BackupLayer& layer = layers.layers[l];
-      CopyRow(layer.to, layer.to_layout, task.slot, layer.from, layer.from_layout, task.source);
+    for (int32_t l = warp; l < layers.count; l += a.team_warps) {
+      CopyBackedRow(task, layers.layers[l]);
     }
     if (!a.finishes_rows) continue;
     DropCopies(a, task, warp * kWarpThreads + Lane(), a.team_warps * kWarpThreads);
@@ -216,6 +256,8 @@ cudaError_t Backup(const BackupParams& p, cudaStream_t stream) {
   args.shape = p.shape;
   args.owner = p.state.owner;
   args.directory = p.state.directory;
+  args.kept = KeptOf(p.shape, p.state, 0);
+  args.keeps = args.kept != nullptr && p.source_rows == nullptr && p.sources == nullptr;
   args.tracking = p.tracking;
   args.num_rows = p.num_rows;
   args.num_real_rows = p.num_real_rows;

@@ -3,6 +3,7 @@
 
 #include "kernels/cuda/device.cuh"
 #include "kernels/cuda/stats.cuh"
+#include "kernels/kept_rows.h"
 
 namespace kvtier::cuda {
 
@@ -13,6 +14,8 @@ struct BackupArgs {
   GroupShape shape;
   int32_t* owner;
   int32_t* directory;  // null: none
+  int32_t* kept;       // what kept rows hold, [region_count, rows_per_request]; null: no such rows
+  bool keeps;          // newest rows go to them, too
   RowTracking tracking;
   int32_t num_rows;
   const int32_t* num_real_rows;
@@ -36,6 +39,9 @@ struct RowTask {
   int32_t slot = kNone;    // kNone: the row doesn't count
   int32_t source = kNone;  // kNone: a later row writes the slot
   int32_t region = kNone;  // where copies are dropped, kNone: nowhere
+  int32_t kept = kNone;    // the kept row that newest row `newest` goes to as well, kNone: none
+  int32_t newest = kNone;
+  bool is_noted = false;  // and is found there: no later row of the region writes the slot
 };
 
 // Calls function(row, word) for the words of `rows`[first, end), 32 side by side, until it returns
@@ -82,7 +88,7 @@ __device__ inline Verdict FindSource(const BackupArgs& a, int32_t row, RowTask* 
   } else if (!is_rejected) {
     const int32_t rank = RankOf(a, row, region);
     is_rejected = rank >= a.shape.rows_per_request;
-    source = region * a.shape.region_stride + a.shape.hot_size + rank;
+    source = NewestRow(a.shape, region, rank);
   }
   if (is_rejected) return Verdict::kRejected;
   if (slot < 0 || slot >= a.shape.slot_count || source < 0 || source >= a.source_row_end) {
@@ -91,19 +97,25 @@ __device__ inline Verdict FindSource(const BackupArgs& a, int32_t row, RowTask* 
   task->slot = slot;
   task->source = source;
   task->region = region;
+  if (a.keeps) {
+    task->newest = source;
+    task->kept = source + a.shape.rows_per_request;
+  }
   return Verdict::kCopied;
 }
 
-// Whether a row in [first, end) writes `slot`, too. All lanes of a warp.
-__device__ inline bool IsWrittenAgain(const BackupArgs& a, int32_t slot, int32_t first,
-                                      int32_t end) {
+// Whether a row in [first, end) writes `slot`, too; of `region`, unless that is kNone. All lanes of
+// a warp.
+__device__ inline bool IsWrittenAgain(const BackupArgs& a, int32_t slot, int32_t region,
+                                      int32_t first, int32_t end) {
   bool found = false;
   ForEachWord(a.slots, first, end, [&](int32_t row, int32_t other) {
     uint32_t same = __ballot_sync(kAllLanes, other == slot);
     for (; same != 0 && !found; same &= same - 1) {
-      RowTask unused;
+      RowTask task;
       const int32_t later = row + __ffs(static_cast<int32_t>(same)) - 1;
-      found = FindSource(a, later, &unused) == Verdict::kCopied;
+      found = FindSource(a, later, &task) == Verdict::kCopied &&
+              (region == kNone || task.region == region);
     }
     return found;
   });
@@ -119,7 +131,10 @@ __device__ inline RowTask FindTask(const BackupArgs& a, int32_t row, int32_t end
   if (Lane() == 0 && verdict != Verdict::kSkipped) {
     counts->Add(verdict == Verdict::kCopied ? Counter::kBackedUpRows : Counter::kRejectedRows, 1);
   }
-  if (task.slot >= 0 && IsWrittenAgain(a, task.slot, row + 1, end)) task.source = kNone;
+  task.is_noted = task.kept >= 0;
+  if (task.slot < 0 || !IsWrittenAgain(a, task.slot, kNone, row + 1, end)) return task;
+  task.source = kNone;
+  task.is_noted &= !IsWrittenAgain(a, task.slot, task.region, row + 1, end);
   return task;
 }
 

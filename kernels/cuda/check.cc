@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "kernels/cuda/workspace.h"
+#include "kernels/kept_rows.h"
 
 namespace kvtier::cuda {
 namespace {
@@ -44,6 +45,9 @@ bool IsValid(const GroupShape& shape) {
 bool IsValid(const GroupShape& shape, const GroupState& state) {
   return IsValid(shape) && state.owner != nullptr && state.lru != nullptr &&
          (shape.policy == EvictionPolicy::kLru || state.score != nullptr) &&
+         (KeptOf(shape, state, 0) == nullptr ||
+          int64_t{shape.region_stride} >=
+              int64_t{shape.hot_size} + ReservedRows(shape.rows_per_request, shape.policy)) &&
          IsAligned(state.index, 16);
 }
 

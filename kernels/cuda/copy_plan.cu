@@ -17,7 +17,8 @@ constexpr int32_t kThreads = 512;
 constexpr int32_t kWarpsPerBlock = kThreads / kWarpThreads;
 constexpr int64_t kSharedBytes = 16;  // of the block that counts
 
-// Rows of this warp's chunks of the plan that are copied, a part of the sum in each lane.
+// Rows of this warp's chunks of the plan that are copied from the host pool, a part of the sum in
+// each lane.
 __device__ int32_t CountCopies(const CopyPlanArgs& a, int32_t row_end) {
   int32_t copies = 0;
   for (int32_t row = Warp(); row < row_end; row += WarpCount()) {
@@ -35,6 +36,7 @@ __device__ int32_t CountCopies(const CopyPlanArgs& a, int32_t row_end) {
 __device__ void CloseCall(const CopyPlanArgs& a, int32_t row_end, unsigned* shared_copies) {
   constexpr auto kSteps = static_cast<int32_t>(Counter::kSteps);
   constexpr auto kRows = static_cast<int32_t>(Counter::kRowsCopied);
+  constexpr auto kKept = static_cast<int32_t>(Counter::kRowsKept);
   constexpr auto kBytes = static_cast<int32_t>(Counter::kBytesCopied);
   if (a.header == nullptr) {  // a replay counts for itself
     if (Thread() == 0) *shared_copies = 0;
@@ -47,7 +49,8 @@ __device__ void CloseCall(const CopyPlanArgs& a, int32_t row_end, unsigned* shar
   int64_t value = 0, copies = 0;
   if (a.header != nullptr) {
     value = TakeCounts(a.header);
-    copies = __shfl_sync(kAllLanes, static_cast<long long>(value), kRows);
+    copies = __shfl_sync(kAllLanes, static_cast<long long>(value), kRows) -
+             __shfl_sync(kAllLanes, static_cast<long long>(value), kKept);
   } else {
     copies = *shared_copies;
   }
@@ -68,7 +71,7 @@ __global__ void __launch_bounds__(kThreads)
     return;
   }
   ForItems(a, list.count, row_end, copying_blocks, [&](int32_t l, const PlanEntry& entry) {
-    FillHotRow(list.layers[l], entry.slot, entry.hot_row);
+    FillHotRow</*kKeeps=*/true>(list.layers[l], entry.slot, entry.hot_row);
   });
 }
 

@@ -27,7 +27,8 @@ struct CopyPlanArgs {
   int32_t top_k;
   int32_t slot_count;     // slots at or past it are zeros
   int32_t hot_row_count;  // hot rows at or past it are skipped
-  // Counts: those that the step left in the header (its copied rows become bytes), or, without
+  // Counts: those that the step left in the header (rows that it copied, and not from kept rows,
+  // become bytes), or, without
   // a header, the bytes of the plan.
   WorkspaceHeader* header;
   StatsBlock* stats;

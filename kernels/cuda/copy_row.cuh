@@ -2,6 +2,7 @@
 #pragma once
 
 #include "kernels/cuda/device.cuh"
+#include "kernels/kept_rows.h"
 
 namespace kvtier::cuda {
 
@@ -9,9 +10,11 @@ namespace kvtier::cuda {
 // transfer over PCIe needs. 656-byte rows take two, 1152-byte rows three.
 inline constexpr int32_t kLoadsInFlight = 4;
 
-// `count` 16-byte vectors.
-__device__ inline void CopyVectors(uint8_t* to, const uint8_t* from, int32_t count) {
+// `count` 16-byte vectors, to a second place as well unless that is null.
+__device__ inline void CopyVectors(uint8_t* to, const uint8_t* from, int32_t count,
+                                   uint8_t* second = nullptr) {
   auto* const destination = reinterpret_cast<uint4*>(to);
+  auto* const also = reinterpret_cast<uint4*>(second);
   const auto* const source = reinterpret_cast<const uint4*>(from);
   for (int32_t first = Lane(); first < count; first += kLoadsInFlight * kWarpThreads) {
     uint4 vectors[kLoadsInFlight];
@@ -24,26 +27,37 @@ __device__ inline void CopyVectors(uint8_t* to, const uint8_t* from, int32_t cou
     for (int32_t k = 0; k < kLoadsInFlight; ++k) {
       const int32_t i = first + k * kWarpThreads;
       if (i < count) destination[i] = vectors[k];
+      if (i < count && also != nullptr) also[i] = vectors[k];
     }
   }
 }
 
-// `count` 4-byte words: scales are too small for more.
-__device__ inline void CopyWords(uint8_t* to, const uint8_t* from, int32_t count) {
+// `count` 4-byte words, likewise: scales are too small for more.
+__device__ inline void CopyWords(uint8_t* to, const uint8_t* from, int32_t count,
+                                 uint8_t* second = nullptr) {
   auto* const destination = reinterpret_cast<uint32_t*>(to);
   const auto* const source = reinterpret_cast<const uint32_t*>(from);
-  for (int32_t i = Lane(); i < count; i += kWarpThreads) destination[i] = source[i];
+  auto* const also = reinterpret_cast<uint32_t*>(second);
+  for (int32_t i = Lane(); i < count; i += kWarpThreads) {
+    const uint32_t word = source[i];
+    destination[i] = word;
+    if (also != nullptr) also[i] = word;
+  }
 }
 
-// Both layouts have the same format, value_bytes and scale_bytes. All lanes.
+// Both layouts have the same format, value_bytes and scale_bytes. Row `second_row` of `second`,
+// which has the layout of `from`, gets the bytes, too, unless it is null. All lanes.
 __device__ inline void CopyRow(uint8_t* to, const RowLayout& to_layout, int32_t to_row,
-                               const uint8_t* from, const RowLayout& from_layout,
-                               int32_t from_row) {
+                               const uint8_t* from, const RowLayout& from_layout, int32_t from_row,
+                               uint8_t* second = nullptr, int32_t second_row = kNone) {
+  const bool is_twice = second != nullptr;
   CopyVectors(to + ValueOffset(to_layout, to_row), from + ValueOffset(from_layout, from_row),
-              to_layout.value_bytes / 16);
+              to_layout.value_bytes / 16,
+              is_twice ? second + ValueOffset(from_layout, second_row) : nullptr);
   if (to_layout.format != RowFormat::kSplitPage) return;
   CopyWords(to + ScaleOffset(to_layout, to_row), from + ScaleOffset(from_layout, from_row),
-            to_layout.scale_bytes / 4);
+            to_layout.scale_bytes / 4,
+            is_twice ? second + ScaleOffset(from_layout, second_row) : nullptr);
 }
 
 // All lanes.
@@ -86,12 +100,16 @@ class RowInFlight {
   uint4 vectors_[kVectors];
 };
 
-// A hot row of a layer from host row `slot`, kNone for zeros. All lanes.
-__device__ inline void FillHotRow(const LayerView& layer, int32_t slot, int32_t hot_row) {
-  if (slot < 0) {
+// A hot row of a layer from where the plan's `source` says: a host row, kNone for zeros or, only if
+// kKeeps, a kept row. All lanes.
+template <bool kKeeps>
+__device__ inline void FillHotRow(const LayerView& layer, int32_t source, int32_t hot_row) {
+  const bool is_kept = kKeeps && NamesHotRow(source);
+  if (source < 0 && !is_kept) {
     ZeroRow(layer.hot, layer.layout, hot_row);
   } else {
-    CopyRow(layer.hot, layer.layout, hot_row, layer.host, layer.layout, slot);
+    CopyRow(layer.hot, layer.layout, hot_row, is_kept ? layer.hot : layer.host, layer.layout,
+            is_kept ? HotRowIn(source) : source);
   }
 }
 

@@ -99,6 +99,10 @@ KVTIER_RESOLVER __device__ inline void KVTIER_RESOLVER_OF::ReadState(int32_t reg
   const uint16_t* const index = p_.state.index + int64_t{region} * t_.index_length;
   const int32_t* const owner = p_.state.owner + first;
   const int16_t* const order = p_.state.lru + first;
+  if constexpr (kAged) {  // beside index and scores: nobody waits for it
+    const int32_t slot = p_.state.kept == nullptr ? kNone : LoadRelaxed(p_.state.kept + region);
+    if (slot >= 0) kept_ = slot;
+  }
   if constexpr (!kBulk) {
     LoadImage(Shared<uint16_t>(t_.index), index, t_.index_length);
     LoadImage(Shared<int32_t>(t_.owner), owner, hot_size());

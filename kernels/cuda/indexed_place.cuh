@@ -9,6 +9,9 @@ namespace kvtier::cuda {
 // The newest row is being rewritten, so a copy of what was there before is stale.
 KVTIER_RESOLVER __device__ inline void KVTIER_RESOLVER_OF::DropNewest() {
   if (newest_ < 0) return;
+  if constexpr (kAged) {
+    if (kept_ == newest_ && Thread() == 0) cuda::DropKept(p_.state.kept + region_, 1, newest_);
+  }
   auto* const owner = Shared<int32_t>(t_.owner);
 #pragma unroll 1
   for (int32_t h = Thread(); h < hot_size(); h += threads()) {
@@ -28,19 +31,20 @@ KVTIER_RESOLVER __device__ inline void KVTIER_RESOLVER_OF::PlaceMisses() {
     const int32_t m = start + Thread();
     bool evicts = false;
     if (m < misses_) {
-      const int32_t hot_slot = Shared<uint16_t>(t_.victim)[m], from = source(m);
-      Shared<int32_t>(t_.owner)[hot_slot] = from;
-      evicts = atomicExch(owner + hot_slot, from) >= 0;
+      const int32_t hot_slot = Shared<uint16_t>(t_.victim)[m], slot = source(m);
+      Shared<int32_t>(t_.owner)[hot_slot] = slot;
+      evicts = atomicExch(owner + hot_slot, slot) >= 0;
       if constexpr (kAged) {
         StoreRelaxed(p_.state.score + int64_t{region_} * hot_size() + hot_slot,
-                     from < 0 ? kNoScore : kMissScore);
+                     slot < 0 ? kNoScore : kMissScore);
+        if (slot == kept_) counts.Add(Counter::kRowsKept, 1);
       }
-      if (p_.miss_mask != nullptr && from >= 0) {
+      if (p_.miss_mask != nullptr && slot >= 0) {
         const int32_t position = Shared<uint16_t>(t_.position)[OriginOf(m)];
         p_.miss_mask[int64_t{row_} * top_k() + position] = 1;
       }
       if (writes_plan_) {
-        plan_.slots[plan_start + m] = from;
+        plan_.slots[plan_start + m] = KeptOr(slot);
         plan_.hot_rows[plan_start + m] = base_ + hot_slot;
       }
     }

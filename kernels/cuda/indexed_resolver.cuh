@@ -32,6 +32,7 @@
 
 #include "kernels/cuda/device.cuh"
 #include "kernels/cuda/indexed_tables.cuh"
+#include "kernels/cuda/keep_rows.cuh"
 #include "kernels/cuda/plan.h"
 #include "kernels/cuda/region_index.cuh"
 #include "kernels/cuda/stats.cuh"
@@ -93,9 +94,13 @@ class IndexedResolver {
   __device__ bool repeats() const { return repeats_; }
 
   // The step's misses: for m in [0, misses()) the host row source(m), kNone for zeros, goes to the
-  // hot row hot_row(m). In every block after Resolve().
+  // hot row hot_row(m); where KeptOr(source(m)) is less, from the kept row that it names. In every
+  // block after Resolve().
   __device__ int32_t misses() const { return misses_; }
   __device__ int32_t source(int32_t m) const { return Shared<int32_t>(t_.slot)[OriginOf(m)]; }
+  __device__ int32_t KeptOr(int32_t slot) const {
+    return kAged && slot == kept_ ? FromHotRow(base_ + hot_size() + 1) : slot;
+  }
   __device__ int32_t hot_row(int32_t m) const { return base_ + Shared<uint16_t>(t_.victim)[m]; }
   // Puts the misses into the order of their host rows, roughly: address(i) is the miss that is
   // i-th. All threads, once everything is placed: other tables make room.
@@ -114,7 +119,8 @@ class IndexedResolver {
   static constexpr int32_t kRepeats = 1;  // two have one slot
   static constexpr int32_t kDoubted = 2;  // one has no source, or it must be looked up
   static constexpr int32_t kWordsUsed = 4;
-  static constexpr int32_t kFree = kNone;  // in table
+  static constexpr int32_t kFree = kNone;             // in table
+  static constexpr int32_t kNothingKept = INT32_MIN;  // no slot, and not kNone either
   // Words of 32 that a warp takes at a time, a lane one element of each: their loads are in flight
   // together.
   static constexpr int32_t kWords = 2;       // of positions
@@ -233,10 +239,11 @@ class IndexedResolver {
   int32_t region_ = 0, base_ = 0;
   int32_t hits_ = 0, missing_ = 0, misses_ = 0;
   int32_t newest_ = kNone;
-  bool must_wait_ = true;    // at the barrier of the cluster where this block arrived last
-  bool builds_ = false;      // the index is made anew in this step
-  bool repeats_ = false;     // two missing positions have one slot
-  Older older_ = {0, 0, 0};  // than the warp's part of the order
+  int32_t kept_ = kNothingKept;  // kAged: the slot that the region's kept row holds
+  bool must_wait_ = true;        // at the barrier of the cluster where this block arrived last
+  bool builds_ = false;          // the index is made anew in this step
+  bool repeats_ = false;         // two missing positions have one slot
+  Older older_ = {0, 0, 0};      // than the warp's part of the order
   // kAged: evictables below the limit are drawn, and so many of those that are at it.
   int32_t limit_ = 0, drawn_at_limit_ = 0;
   // Of the part of the positions, and of the order, that the warp works on.

@@ -84,7 +84,7 @@ __device__ __noinline__ void ResolveGenerally(const IndexedSwapInArgs& a,
     for (int32_t m = Warp(); m < entries; m += WarpCount()) {
       const PlanEntry entry = LoadEntry(a.plan, start + m, a.p.shape.slot_count,
                                         a.p.shape.region_count * a.p.shape.region_stride);
-      if (entry.hot_row >= 0) FillHotRow(list.layers[l], entry.slot, entry.hot_row);
+      if (entry.hot_row >= 0) FillHotRow<true>(list.layers[l], entry.slot, entry.hot_row);
     }
   }
   __syncthreads();
@@ -94,9 +94,12 @@ __device__ __noinline__ void ResolveGenerally(const IndexedSwapInArgs& a,
 constexpr int32_t kCopyingBlocksFew = 4;
 
 // What lane c adds to counter c for a step that counted `value` there. One warp.
+template <bool kAged>
 __device__ inline int64_t CountOfStep(const IndexedSwapInArgs& a, int64_t value, bool opens_call) {
   constexpr auto kRows = static_cast<int32_t>(Counter::kRowsCopied);
-  const int64_t rows = __shfl_sync(kAllLanes, static_cast<long long>(value), kRows);
+  constexpr auto kKept = static_cast<int32_t>(Counter::kRowsKept);
+  int64_t rows = __shfl_sync(kAllLanes, static_cast<long long>(value), kRows);
+  if constexpr (kAged) rows -= __shfl_sync(kAllLanes, static_cast<long long>(value), kKept);
   if (Lane() == static_cast<int32_t>(Counter::kSteps)) return opens_call ? 1 : 0;
   if (Lane() == static_cast<int32_t>(Counter::kBytesCopied)) return rows * a.bytes_per_row;
   return value;
@@ -110,7 +113,7 @@ __device__ inline void RefuseRow(const IndexedSwapInArgs& a, int32_t row, bool i
 }
 
 // Resolves the misses of a step and copies them. All blocks of the row.
-template <typename ResolverType, int32_t kLayersMax>
+template <bool kAged, typename ResolverType, int32_t kLayersMax>
 __device__ inline void ResolveAndCopy(const IndexedSwapInArgs& a, const LayerList<kLayersMax>& list,
                                       int32_t rank, bool opens_call, ResolverType* resolver) {
   const int32_t blocks = 1 << a.cluster_shift;
@@ -131,7 +134,10 @@ __device__ inline void ResolveAndCopy(const IndexedSwapInArgs& a, const LayerLis
                             first < resolver->missing() &&
                             resolver->slot(first) < a.p.shape.slot_count;
   if (starts_early) {
-    in_flight.Load(leader.host + ValueOffset(leader.layout, resolver->slot(first)),
+    const int32_t from = resolver->KeptOr(resolver->slot(first));
+    const bool is_kept = kAged && NamesHotRow(from);
+    in_flight.Load((is_kept ? leader.hot : leader.host) +
+                       ValueOffset(leader.layout, is_kept ? HotRowIn(from) : from),
                    leader.layout.value_bytes);
   }
   resolver->Resolve();
@@ -143,13 +149,14 @@ __device__ inline void ResolveAndCopy(const IndexedSwapInArgs& a, const LayerLis
   }
   if (writes) {
     resolver->Place();
-    if (Warp() == 0) AddToStats(a.p.stats, CountOfStep(a, resolver->Count(), opens_call));
+    if (Warp() == 0) AddToStats(a.p.stats, CountOfStep<kAged>(a, resolver->Count(), opens_call));
   }
   if (a.sorts) resolver->SortByAddress();
   for (int32_t l = 0; l < list.count; ++l) {
     for (int32_t i = l == 0 ? next : first; i < resolver->misses(); i += warps) {
       const int32_t m = a.sorts ? resolver->address(i) : i;
-      FillHotRow(list.layers[l], resolver->source(m), resolver->hot_row(m));
+      FillHotRow<kAged>(list.layers[l], resolver->KeptOr(resolver->source(m)),
+                        resolver->hot_row(m));
     }
   }
 }
@@ -186,11 +193,11 @@ __global__ void __launch_bounds__(kBlockThreadsMax)
     ResolveGenerally(a, list, row, role.region, counts);
     if (Warp() != 0) return;
     const int32_t count = Lane() < kCounterCount ? counts[Lane()] : 0;
-    AddToStats(a.p.stats, CountOfStep(a, count, role.opens_call));
+    AddToStats(a.p.stats, CountOfStep<kAged>(a, count, role.opens_call));
     return;
   }
   if (resolver.missing() > 0) {
-    ResolveAndCopy(a, list, rank, role.opens_call, &resolver);
+    ResolveAndCopy<kAged>(a, list, rank, role.opens_call, &resolver);
   } else {  // the same without what would have to be remembered for copies
     resolver.Resolve();
     if (writes) {
@@ -199,7 +206,7 @@ __global__ void __launch_bounds__(kBlockThreadsMax)
       resolver.KeepIndex();
     }
     if (writes && Warp() == 0) {
-      AddToStats(a.p.stats, CountOfStep(a, resolver.Count(), role.opens_call));
+      AddToStats(a.p.stats, CountOfStep<kAged>(a, resolver.Count(), role.opens_call));
     }
   }
   resolver.Leave();

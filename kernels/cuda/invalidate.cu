@@ -7,6 +7,7 @@
 #include "kernels/cuda/launch_kernel.h"
 #include "kernels/cuda/stats.cuh"
 #include "kernels/eviction.h"
+#include "kernels/kept_rows.h"
 #include "kernels/region_index.h"
 
 namespace kvtier::cuda {
@@ -22,6 +23,8 @@ constexpr int32_t kManyBlocks = 4096;
 struct InvalidateArgs {
   int32_t* owner;
   int64_t owner_count;
+  int32_t* kept;  // KeptOf() of all regions, or null
+  int64_t kept_count;
   int32_t block_size;
   WorkspaceHeader* header;
   StatsBlock* stats;
@@ -47,8 +50,26 @@ __device__ bool Contains(const int32_t* blocks, int32_t count, int32_t block) {
   return begin < count && blocks[begin] == block;
 }
 
-// One pass over all owners of all regions, 32 a warp at a time. A swap-in of another process may
-// run on the same owners: one is dropped only if it is still the one that was looked at.
+// One pass over `owners`, 32 a warp at a time. A swap-in of another process may run on the same
+// ones: one is dropped only if it is still the one that was looked at. All threads.
+__device__ inline void DropOwners(int32_t* owners, int64_t owner_count, int32_t block_size,
+                                  const int32_t* blocks, int32_t block_count, BlockCounts* counts) {
+  const int64_t stride = int64_t{gridDim.x} * kThreads;
+  const int64_t first = (int64_t{blockIdx.x} * kWarpsPerBlock + Warp()) * kWarpThreads;
+  for (int64_t start = first; start < owner_count; start += stride) {
+    const int64_t i = start + Lane();
+    bool is_dropped = false;
+    if (i < owner_count) {
+      const int32_t owner = LoadRelaxed(owners + i);
+      if (owner >= 0 && Contains(blocks, block_count, owner / block_size)) {
+        is_dropped = atomicCAS(owners + i, owner, kNone) == owner;
+      }
+    }
+    counts->CountLanes(Counter::kInvalidatedCopies, is_dropped);
+  }
+}
+
+// All owners of all regions, and what their kept rows hold.
 template <int32_t kBlocksMax>
 __global__ void __launch_bounds__(kThreads)
     InvalidateKernel(const __grid_constant__ InvalidateArgs a,
@@ -58,18 +79,9 @@ __global__ void __launch_bounds__(kThreads)
   for (int32_t i = Thread(); i < list.count; i += ThreadCount()) blocks[i] = list.blocks[i];
   for (int32_t c = Thread(); c < kCounterCount; c += ThreadCount()) blocks[kBlocksMax + c] = 0;
   __syncthreads();
-  const int64_t stride = int64_t{gridDim.x} * kThreads;
-  const int64_t first = (int64_t{blockIdx.x} * kWarpsPerBlock + Warp()) * kWarpThreads;
-  for (int64_t start = first; start < a.owner_count; start += stride) {
-    const int64_t i = start + Lane();
-    bool is_dropped = false;
-    if (i < a.owner_count) {
-      const int32_t owner = LoadRelaxed(a.owner + i);
-      if (owner >= 0 && Contains(blocks, list.count, owner / a.block_size)) {
-        is_dropped = atomicCAS(a.owner + i, owner, kNone) == owner;
-      }
-    }
-    counts.CountLanes(Counter::kInvalidatedCopies, is_dropped);
+  DropOwners(a.owner, a.owner_count, a.block_size, blocks, list.count, &counts);
+  if (a.kept != nullptr) {
+    DropOwners(a.kept, a.kept_count, a.block_size, blocks, list.count, &counts);
   }
   __syncthreads();
   counts.Flush(a.header);
@@ -100,6 +112,11 @@ __global__ void __launch_bounds__(kThreads)
     StoreRelaxed(p.state.lru + first + h, static_cast<int16_t>(h));
     if (score != nullptr) StoreRelaxed(score + h, kNoScore);
   }
+  int32_t* const kept = KeptOf(p.shape, p.state, p.region);
+  for (int32_t rank = Thread(); kept != nullptr && rank < p.shape.rows_per_request;
+       rank += ThreadCount()) {
+    StoreRelaxed(kept + rank, kNone);
+  }
   if (p.state.index == nullptr) return;
   const int32_t words = RegionIndexLength(p.shape.hot_size);
   uint16_t* const index = p.state.index + int64_t{p.region} * words;
@@ -116,6 +133,8 @@ cudaError_t Invalidate(const InvalidateParams& p, void* workspace, cudaStream_t 
   InvalidateArgs args = {};
   args.owner = p.state.owner;
   args.owner_count = int64_t{p.shape.region_count} * p.shape.hot_size;
+  args.kept = KeptOf(p.shape, p.state, 0);
+  args.kept_count = int64_t{p.shape.region_count} * p.shape.rows_per_request;
   args.block_size = p.shape.block_size;
   args.header = static_cast<WorkspaceHeader*>(workspace);
   args.stats = p.stats;

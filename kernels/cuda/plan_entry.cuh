@@ -3,10 +3,12 @@
 
 #include "kernels/cuda/device.cuh"
 #include "kernels/cuda/plan.h"
+#include "kernels/kept_rows.h"
 
 namespace kvtier::cuda {
 
-// A hot row that the plan may name, or kNone; and the slot to fill it from, kNone for zeros.
+// A hot row that the plan may name, or kNone; and the slot to fill it from, kNone for zeros, or
+// less for a kept row (kept_rows.h).
 struct PlanEntry {
   int32_t slot, hot_row;
 };
@@ -16,7 +18,7 @@ __device__ inline PlanEntry LoadEntry(const StepPlan& plan, int64_t at, int32_t 
                                       int32_t hot_row_count) {
   const int32_t slot = LoadRelaxed(plan.slots + at);
   const int32_t hot_row = LoadRelaxed(plan.hot_rows + at);
-  return {slot < 0 || slot >= slot_count ? kNone : slot,
+  return {CheckedSource(slot, slot_count, hot_row_count),
           hot_row < 0 || hot_row >= hot_row_count ? kNone : hot_row};
 }
 

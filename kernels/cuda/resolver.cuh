@@ -29,6 +29,7 @@
 
 #include "kernels/cuda/device.cuh"
 #include "kernels/cuda/hash.cuh"
+#include "kernels/cuda/keep_rows.cuh"
 #include "kernels/cuda/plan.h"
 #include "kernels/cuda/scan.cuh"
 #include "kernels/cuda/stats.cuh"
@@ -57,7 +58,8 @@ class Resolver {
         order_words_((p.shape.hot_size + kWarpThreads - 1) / kWarpThreads),
         owner_(p.state.owner + int64_t{region} * p.shape.hot_size),
         lru_(p.state.lru + int64_t{region} * p.shape.hot_size),
-        score_(ScoresOf(p.shape, p.state, region)) {}
+        score_(ScoresOf(p.shape, p.state, region)),
+        kept_(KeptOf(p.shape, p.state, region)) {}
 
   // All threads of the block.
   __device__ void Run() {
@@ -158,6 +160,7 @@ class Resolver {
   int32_t* const owner_;
   int16_t* const lru_;
   uint8_t* const score_;  // null: the policy is kLru
+  int32_t* const kept_;   // null: no row is kept
   bool has_bad_ = false;
 };
 

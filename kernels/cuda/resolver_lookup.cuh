@@ -83,7 +83,9 @@ __device__ inline void Resolver::InsertNewest() {
   if (p_.newest_slot == nullptr) return;
   for (int32_t rank = Thread(); rank < row_count_; rank += ThreadCount()) {
     const int32_t slot = p_.newest_slot[t_.rows[rank]];
-    if (slot >= 0) atomicMin(t_.first + table_.Insert(slot), rank - row_count_);
+    if (slot < 0) continue;
+    atomicMin(t_.first + table_.Insert(slot), rank - row_count_);
+    if (kept_ != nullptr) DropKept(kept_, p_.shape.rows_per_request, slot);
   }
 }
 

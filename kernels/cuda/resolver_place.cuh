@@ -63,7 +63,7 @@ __device__ inline void Resolver::PlaceMisses() {
     if (misses == 0) continue;
     const Position position = PositionOf(w);
     int32_t source = kNone, hot_slot = kNone;
-    bool drew_bad = false, evicts = false;
+    bool drew_bad = false, evicts = false, is_kept = false;
     Counter refusal = Counter::kUnplaced;
     const bool is_miss = (misses >> Lane() & 1) != 0;
     if (is_miss) {
@@ -82,15 +82,18 @@ __device__ inline void Resolver::PlaceMisses() {
           }
         }
       }
+      const int32_t from = source < 0 ? kNone : KeptOr(p_.shape, kept_, region_, source);
+      is_kept = NamesHotRow(from);
       const int32_t hot_row = hot_slot < 0 ? kNone : base_ + hot_slot;
       p_.hot_indices[position.at] = hot_row;
       if (source >= 0 && p_.miss_mask != nullptr) p_.miss_mask[position.at] = 1;
-      AppendToPlan(position, miss, source, hot_row);
+      AppendToPlan(position, miss, from, hot_row);
     }
     const int32_t placed = __popc(__ballot_sync(kAllLanes, hot_slot >= 0));
     if (Lane() == 0 && placed > 0) atomicAdd(t_.valid + position.rank, placed);
     counts_.CountLanes(Counter::kRowsCopied, source >= 0);
     counts_.CountLanes(Counter::kEvictions, evicts);
+    if (is_kept) counts_.Add(Counter::kRowsKept, 1);
     // What went wrong is rare: the lanes count one by one.
     if (is_miss && source < 0) counts_.Add(refusal, 1);
     if (drew_bad) counts_.Add(Counter::kStateRepairs, 1);

@@ -193,7 +193,8 @@ __global__ void __launch_bounds__(kThreads)
            [&](int32_t l, const PlanEntry& entry) {
              const LayerView& layer = list.layers[l];
              if (entry.slot < 0) {
-               if (!shares) ZeroRow(layer.hot, layer.layout, entry.hot_row);
+               // A kept row is nobody's hot row: filled before others look for its slot.
+               if (!shares) FillHotRow</*kKeeps=*/true>(layer, entry.slot, entry.hot_row);
                return;
              }
              // What one lane found holds for all.

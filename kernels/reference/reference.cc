@@ -1,7 +1,6 @@
 #include "kernels/reference/reference.h"
 
 #include <algorithm>
-#include <cstring>
 #include <limits>
 #include <map>
 #include <numeric>
@@ -10,6 +9,8 @@
 #include <vector>
 
 #include "kernels/eviction.h"
+#include "kernels/kept_rows.h"
+#include "kernels/reference/rows.h"
 #include "kernels/region_index.h"
 #include "kernels/stats_block.h"
 
@@ -25,10 +26,6 @@ struct Lookup {
   int32_t row, column;       // of its first appearance
   int32_t hot_slot = kNone;  // once it is found or placed
 };
-
-int32_t RealRows(const int32_t* num_real_rows, int32_t num_rows) {
-  return num_real_rows == nullptr ? num_rows : std::clamp(*num_real_rows, 0, num_rows);
-}
 
 // The rows of each request in batch order. Rows that take no part are left out: padding, a
 // request out of range, more rows than a request may have.
@@ -47,36 +44,6 @@ std::map<int32_t, std::vector<int32_t>> GroupRows(const SwapInParams& p, Counts*
   return groups;
 }
 
-void CopyRow(uint8_t* to, const RowLayout& to_layout, int32_t to_row, const uint8_t* from,
-             const RowLayout& from_layout, int32_t from_row) {
-  std::memcpy(to + ValueOffset(to_layout, to_row), from + ValueOffset(from_layout, from_row),
-              to_layout.value_bytes);
-  if (to_layout.format != RowFormat::kSplitPage) return;
-  std::memcpy(to + ScaleOffset(to_layout, to_row), from + ScaleOffset(from_layout, from_row),
-              to_layout.scale_bytes);
-}
-
-void ZeroRow(uint8_t* to, const RowLayout& layout, int32_t row) {
-  std::memset(to + ValueOffset(layout, row), 0, layout.value_bytes);
-  if (layout.format != RowFormat::kSplitPage) return;
-  std::memset(to + ScaleOffset(layout, row), 0, layout.scale_bytes);
-}
-
-// One entry of a plan on all layers: slot kNone zeroes. Returns the bytes copied.
-int64_t FillHotRow(const LayerView* layers, int32_t layer_count, int32_t slot, int32_t hot_row) {
-  int64_t bytes = 0;
-  for (int32_t l = 0; l < layer_count; ++l) {
-    const RowLayout& layout = layers[l].layout;
-    if (slot == kNone) {
-      ZeroRow(layers[l].hot, layout, hot_row);
-    } else {
-      CopyRow(layers[l].hot, layout, hot_row, layers[l].host, layout, slot);
-      bytes += RowBytes(layout);
-    }
-  }
-  return bytes;
-}
-
 // The rows of one request: one transaction over the union of their lookups.
 class Transaction {
  public:
@@ -89,10 +56,12 @@ class Transaction {
         owner_(params.state.owner + int64_t{region} * params.shape.hot_size),
         lru_(params.state.lru + int64_t{region} * params.shape.hot_size),
         score_(ScoresOf(params.shape, params.state, region)),
+        kept_(KeptOf(params.shape, params.state, region)),
         counts_(*counts) {}
 
   void Run() {
     Classify();
+    DropKept();
     Walk();
     ChooseVictims();
     PlaceMisses();
@@ -134,6 +103,13 @@ class Transaction {
           asked_.back() = known->second;
         }
       }
+    }
+  }
+
+  // What a kept row holds of a newest slot is stale: it is being rewritten.
+  void DropKept() {
+    for (int32_t rank = 0; kept_ != nullptr && rank < p_.shape.rows_per_request; ++rank) {
+      if (newest_.count(kept_[rank]) > 0) kept_[rank] = kNone;
     }
   }
 
@@ -206,10 +182,20 @@ class Transaction {
     Reorder(drawn);
   }
 
-  // Gives the lookup's hot slot its bytes. Returns the host row they came from, kNone for zeros.
+  // Where the bytes of a row of the host pool are: in a kept row, or there.
+  int32_t KeptOr(int32_t slot) {
+    for (int32_t rank = 0; kept_ != nullptr && rank < p_.shape.rows_per_request; ++rank) {
+      if (kept_[rank] != slot) continue;
+      ++counts_[Counter::kRowsKept];
+      return FromHotRow(KeptRow(p_.shape, region_, rank));
+    }
+    return slot;
+  }
+
+  // Gives the lookup's hot slot its bytes. Returns where they came from as a plan says it.
   int32_t Fill(const Lookup& lookup) {
     const int32_t slot = lookup.slot;
-    int32_t source = kNone;
+    int32_t source = kNone, owner = kNone;
     if (slot >= p_.shape.slot_count) {
       ++counts_[Counter::kUnsourced];
     } else if (p_.tracking.backed_generation != nullptr &&
@@ -217,15 +203,16 @@ class Transaction {
                    p_.tracking.block_generation[slot / p_.shape.block_size]) {
       ++counts_[Counter::kUnbackedReads];
     } else {
-      source = slot;
+      owner = slot;
+      source = KeptOr(slot);
       ++counts_[Counter::kRowsCopied];
       if (p_.miss_mask != nullptr) {
         p_.miss_mask[int64_t{lookup.row} * p_.shape.top_k + lookup.column] = 1;
       }
     }
     if (owner_[lookup.hot_slot] >= 0) ++counts_[Counter::kEvictions];
-    owner_[lookup.hot_slot] = source;
-    if (score_ != nullptr) score_[lookup.hot_slot] = source == kNone ? kNoScore : kMissScore;
+    owner_[lookup.hot_slot] = owner;
+    if (score_ != nullptr) score_[lookup.hot_slot] = owner == kNone ? kNoScore : kMissScore;
     counts_[Counter::kBytesCopied] +=
         FillHotRow(p_.layers, p_.layer_count, source, base_ + lookup.hot_slot);
     return source;
@@ -277,6 +264,7 @@ class Transaction {
   int32_t* const owner_;
   int16_t* const lru_;
   uint8_t* const score_;  // null: kLru
+  int32_t* const kept_;   // null: no row is kept
   Counts& counts_;
 
   std::unordered_map<int32_t, int32_t> newest_;     // newest slot -> hot row
@@ -304,20 +292,39 @@ void SwapIn(const SwapInParams& params) {
 
 void ReplayPlan(const ReplayPlanParams& params) {
   Counts counts;
+  const int32_t hot_rows = params.shape.region_count * params.shape.region_stride;
   for (int32_t row = 0; row < RealRows(params.num_real_rows, params.num_rows); ++row) {
     const int32_t entries = std::clamp(params.plan.counts[row], 0, params.shape.top_k);
     for (int32_t i = 0; i < entries; ++i) {
       const int64_t at = int64_t{row} * params.shape.top_k + i;
       const int32_t hot_row = params.plan.hot_rows[at];
-      if (hot_row < 0 || hot_row >= params.shape.region_count * params.shape.region_stride)
-        continue;
-      int32_t slot = params.plan.slots[at];
-      if (slot < 0 || slot >= params.shape.slot_count) slot = kNone;
-      counts[Counter::kBytesCopied] += FillHotRow(params.layers, params.layer_count, slot, hot_row);
+      if (hot_row < 0 || hot_row >= hot_rows) continue;
+      const int32_t source =
+          CheckedSource(params.plan.slots[at], params.shape.slot_count, hot_rows);
+      counts[Counter::kBytesCopied] +=
+          FillHotRow(params.layers, params.layer_count, source, hot_row);
     }
   }
   AddCounts(params.stats, counts);
 }
+
+namespace {
+
+// A newest row of the hot buffer that is backed up stays in its kept row.
+void Keep(const BackupParams& p, int32_t region, int32_t rank, int32_t source, int32_t slot) {
+  int32_t* const kept = KeptOf(p.shape, p.state, region);
+  if (kept == nullptr) return;
+  std::replace(kept, kept + p.shape.rows_per_request, slot, kNone);
+  if (p.source_rows != nullptr || p.sources != nullptr) return;
+  kept[rank] = slot;
+  for (int32_t l = 0; l < p.layer_count; ++l) {
+    const LayerView& layer = p.layers[l];
+    CopyRow(layer.hot, layer.layout, KeptRow(p.shape, region, rank), layer.hot, layer.layout,
+            source);
+  }
+}
+
+}  // namespace
 
 // Pair after pair in batch order, so of two rows for one slot the later one stays.
 void Backup(const BackupParams& p) {
@@ -335,9 +342,7 @@ void Backup(const BackupParams& p) {
       ++counts[Counter::kRejectedRows];
       continue;
     }
-    const int32_t source = from_newest_row
-                               ? region * p.shape.region_stride + p.shape.hot_size + rank
-                               : p.source_rows[row];
+    const int32_t source = from_newest_row ? NewestRow(p.shape, region, rank) : p.source_rows[row];
     const int32_t slot = p.slots[row];
     if (slot < 0 || slot >= p.shape.slot_count || source < 0 || source >= source_row_end) continue;
     for (int32_t l = 0; l < p.layer_count; ++l) {
@@ -353,6 +358,7 @@ void Backup(const BackupParams& p) {
     if (region == kNone) continue;
     int32_t* owner = p.state.owner + int64_t{region} * p.shape.hot_size;
     std::replace(owner, owner + p.shape.hot_size, slot, kNone);
+    Keep(p, region, rank, source, slot);
   }
   AddCounts(p.stats, counts);
 }
@@ -360,13 +366,17 @@ void Backup(const BackupParams& p) {
 void Invalidate(const InvalidateParams& params) {
   Counts counts;
   const std::set<int32_t> blocks(params.blocks, params.blocks + params.block_count);
-  const int64_t hot_slots = int64_t{params.shape.region_count} * params.shape.hot_size;
-  for (int64_t i = 0; i < hot_slots; ++i) {
-    int32_t& owner = params.state.owner[i];
-    if (owner < 0 || blocks.count(owner / params.shape.block_size) == 0) continue;
-    owner = kNone;
-    ++counts[Counter::kInvalidatedCopies];
-  }
+  const auto drop = [&](int32_t* owners, int64_t count) {
+    for (int64_t i = 0; i < count; ++i) {
+      if (owners[i] < 0 || blocks.count(owners[i] / params.shape.block_size) == 0) continue;
+      owners[i] = kNone;
+      ++counts[Counter::kInvalidatedCopies];
+    }
+  };
+  const int64_t regions = params.shape.region_count;
+  drop(params.state.owner, regions * params.shape.hot_size);
+  int32_t* const kept = KeptOf(params.shape, params.state, 0);
+  if (kept != nullptr) drop(kept, regions * params.shape.rows_per_request);
   AddCounts(params.stats, counts);
 }
 
@@ -377,6 +387,8 @@ void ResetRegion(const ResetRegionParams& params) {
   std::iota(params.state.lru + first, params.state.lru + first + params.shape.hot_size, int16_t{0});
   uint8_t* const score = ScoresOf(params.shape, params.state, params.region);
   if (score != nullptr) std::fill_n(score, params.shape.hot_size, kNoScore);
+  int32_t* const kept = KeptOf(params.shape, params.state, params.region);
+  if (kept != nullptr) std::fill_n(kept, params.shape.rows_per_request, kNone);
   if (params.state.index == nullptr) return;
   const int64_t words = RegionIndexLength(params.shape.hot_size);
   std::fill_n(params.state.index + params.region * words, words, uint16_t{0});

@@ -12,7 +12,7 @@ void Corrupt(Random* random, GroupFixture* group) {
   const auto slots = static_cast<int32_t>(group->lru.size());
   for (int32_t i = random->Below(4); i > 0; --i) {
     const int32_t at = random->Below(slots);
-    switch (random->Below(group->score.empty() ? 5 : 6)) {
+    switch (random->Below(group->score.empty() ? 5 : 8)) {
       case 0:  // anything
         group->lru[at] = static_cast<int16_t>(random->Next());
         break;
@@ -30,6 +30,12 @@ void Corrupt(Random* random, GroupFixture* group) {
         break;
       case 5:  // any byte is a score
         group->score[at] = static_cast<uint8_t>(random->Next());
+        break;
+      case 6:  // anything
+        group->kept[at % group->kept.size()] = static_cast<int32_t>(random->Next());
+        break;
+      case 7:  // a slot whose row it does not hold
+        group->kept[at % group->kept.size()] = group->owner[random->Below(slots)];
         break;
     }
   }
@@ -60,6 +66,7 @@ void RunCorrupted(const GroupOptions& options, uint64_t seed) {
       groups[i].lru = groups[0].lru;
       groups[i].owner = groups[0].owner;
       groups[i].score = groups[0].score;
+      groups[i].kept = groups[0].kept;
     }
     for (size_t i = 0; i < groups.size(); ++i) {
       Play(round, implementations[i], &groups[i]);

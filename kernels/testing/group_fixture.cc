@@ -108,13 +108,17 @@ RowLayout DeepSeekV4Layout() { return SplitPage(576, 8, 64, 37440); }
 GroupFixture::GroupFixture(const GroupOptions& options)
     : num_real_rows(options.num_rows), options_(options) {
   GroupShape& s = options_.shape;
-  if (s.region_stride == 0) s.region_stride = RegionStride(s.hot_size, s.rows_per_request);
+  if (s.region_stride == 0)
+    s.region_stride = RegionStride(s.hot_size, ReservedRows(s.rows_per_request, s.policy));
   const int64_t hot_slots = int64_t{s.region_count} * s.hot_size;
   owner.assign(hot_slots, kNone);
   lru.resize(hot_slots);
   for (int64_t i = 0; i < hot_slots; ++i) lru[i] = static_cast<int16_t>(i % s.hot_size);
   index.assign(int64_t{s.region_count} * RegionIndexLength(s.hot_size), 0);
-  if (s.policy == EvictionPolicy::kAged) score.assign(hot_slots, 0);
+  if (s.policy == EvictionPolicy::kAged) {
+    score.assign(hot_slots, 0);
+    kept.assign(int64_t{s.region_count} * s.rows_per_request, kNone);
+  }
   if (options_.shares_rows) directory.assign(int64_t{kDirectoryWords} * s.slot_count, 0);
   if (options_.tracking) {
     block_generation.assign(s.slot_count / s.block_size, 1);
@@ -151,6 +155,7 @@ GroupState GroupFixture::State() {
   GroupState state = {.owner = owner.data(), .lru = lru.data(), .index = index.data()};
   if (!score.empty()) state.score = score.data();
   if (!directory.empty()) state.directory = directory.data();
+  if (!kept.empty()) state.kept = kept.data();
   return state;
 }
 
@@ -271,6 +276,12 @@ std::vector<int32_t> GroupFixture::Scores(int32_t region) const {
   return {first, first + shape().hot_size};
 }
 
+std::vector<int32_t> GroupFixture::Kept(int32_t region) const {
+  if (kept.empty()) return {};
+  const auto first = kept.begin() + int64_t{region} * shape().rows_per_request;
+  return {first, first + shape().rows_per_request};
+}
+
 Counts GroupFixture::counts() const {
   Counts counts;
   ReadCounts(&stats, &counts);
@@ -300,6 +311,7 @@ std::string Difference(const GroupFixture& a, const GroupFixture& b) {
            FirstDifference("owner", a.owner, b.owner),
            FirstDifference("lru", a.lru, b.lru),
            FirstDifference("score", a.score, b.score),
+           FirstDifference("kept", a.kept, b.kept),
            FirstDifference("backed_generation", a.backed_generation, b.backed_generation),
            FirstDifference("counter", counts_a.values, counts_b.values, kCounterCount),
            BytesDifference("hot byte", a.hot, b.hot),

@@ -88,6 +88,7 @@ class GroupFixture {
   std::vector<int32_t> Owners(int32_t region) const;
   std::vector<int32_t> Lru(int32_t region) const;
   std::vector<int32_t> Scores(int32_t region) const;  // empty under kLru
+  std::vector<int32_t> Kept(int32_t region) const;    // empty under kLru
   Counts counts() const;
 
   // Empty, or which buffer was written past its ends.
@@ -99,6 +100,7 @@ class GroupFixture {
   std::vector<uint16_t> index;     // [region_count, RegionIndexLength(hot_size)]; no result
   std::vector<uint8_t> score;      // [region_count, hot_size] under kAged, else empty
   std::vector<int32_t> directory;  // [slot_count, 2] if rows are shared, else empty; no result
+  std::vector<int32_t> kept;       // [region_count, rows_per_request] under kAged, else empty
   std::vector<int32_t> block_generation, backed_generation;
   StatsBlock stats;
   std::vector<ByteBuffer> host, hot;  // [layer]

@@ -6,6 +6,7 @@
 #include <set>
 
 #include "gtest/gtest.h"
+#include "kernels/kept_rows.h"
 #include "kernels/stats_block.h"
 #include "kernels/testing/random_steps.h"
 #include "kernels/testing/step_checker.h"
@@ -35,6 +36,10 @@ enum class Mistake {
   kHitsAreNotCounted,    // every hit is like the first one
   kDroppedKeepsScore,    // the rewritten row's hot slot stays dear
   kUnsourcedIsDear,      // and so does one that holds zeros
+  kKeepsRewritten,       // a kept row outlives its slot's rewriting
+  kKeptFromNewest,       // the row of the newest token is copied
+  kKeptIsNoSource,       // kept rows are not used
+  kKeptCrossesPcie,      // and their bytes are counted as if they had come from the host
 };
 
 constexpr Mistake kMistakes[] = {Mistake::kLastDuplicateWins,
@@ -50,10 +55,11 @@ constexpr Mistake kMistakes[] = {Mistake::kLastDuplicateWins,
                                  Mistake::kWrongRegion,
                                  Mistake::kCountsPositions};
 
-constexpr Mistake kScoreMistakes[] = {Mistake::kVictimsByAge,      Mistake::kVictimsInScoreOrder,
-                                      Mistake::kYoungestOfEqual,   Mistake::kNoAgeing,
-                                      Mistake::kHitsAreNotCounted, Mistake::kDroppedKeepsScore,
-                                      Mistake::kUnsourcedIsDear};
+constexpr Mistake kScoreMistakes[] = {
+    Mistake::kVictimsByAge,    Mistake::kVictimsInScoreOrder, Mistake::kYoungestOfEqual,
+    Mistake::kNoAgeing,        Mistake::kHitsAreNotCounted,   Mistake::kDroppedKeepsScore,
+    Mistake::kUnsourcedIsDear, Mistake::kKeepsRewritten,      Mistake::kKeptFromNewest,
+    Mistake::kKeptIsNoSource,  Mistake::kKeptCrossesPcie};
 
 // One row of one request; slots, not positions; contiguous rows; no tracking.
 class MutantRow {
@@ -68,10 +74,13 @@ class MutantRow {
         owner_(p.state.owner + int64_t{region_} * p.shape.hot_size),
         lru_(p.state.lru + int64_t{region_} * p.shape.hot_size),
         score_(ScoresOf(p.shape, p.state, region_)),
+        kept_(KeptOf(p.shape, p.state, region_)),
         out_(p.hot_indices + int64_t{row} * k_),
         counts_(*counts) {}
 
   void Run() {
+    const bool drops = kept_ != nullptr && mistake_ != Mistake::kKeepsRewritten;
+    if (drops && *kept_ >= 0 && *kept_ == p_.newest_slot[row_]) *kept_ = -1;
     std::map<int32_t, int32_t> last;  // id -> the index that stands for it
     std::vector<int32_t> lookups;     // indices that want a slot, in order
     int32_t resolved = 0;
@@ -168,8 +177,13 @@ class MutantRow {
     if (owner_[h] >= 0) ++counts_[Counter::kEvictions];
     owner_[h] = sourced || mistake_ == Mistake::kClaimsWithoutSource ? slot : -1;
     const int64_t entry = int64_t{row_} * k_ + p_.plan.counts[row_]++;
-    p_.plan.slots[entry] = sourced ? slot : -1;
+    const bool keeps = sourced && kept_ != nullptr && *kept_ == slot;
+    const bool is_kept = keeps && mistake_ != Mistake::kKeptIsNoSource;
+    const int32_t newest_row = base_ + p_.shape.hot_size;
+    const int32_t kept_row = newest_row + (mistake_ == Mistake::kKeptFromNewest ? 0 : 1);
+    p_.plan.slots[entry] = is_kept ? -2 - (newest_row + 1) : sourced ? slot : -1;
     p_.plan.hot_rows[entry] = base_ + h;
+    if (is_kept) ++counts_[Counter::kRowsKept];
     ++counts_[sourced ? Counter::kRowsCopied : Counter::kUnsourced];
     if (sourced) p_.miss_mask[int64_t{row_} * k_ + i] = 1;
     for (int32_t l = 0; l < p_.layer_count; ++l) {
@@ -178,9 +192,12 @@ class MutantRow {
           layer.layout.value_bytes - (mistake_ == Mistake::kLastBytesMissing ? 16 : 0);
       const int32_t base = mistake_ == Mistake::kWrongRegion && l > 0 ? 0 : base_;
       uint8_t* to = layer.hot + ValueOffset(layer.layout, base + h);
-      if (sourced) std::memcpy(to, layer.host + ValueOffset(layer.layout, slot), bytes);
+      const uint8_t* const from = is_kept ? layer.hot + ValueOffset(layer.layout, kept_row)
+                                          : layer.host + ValueOffset(layer.layout, slot);
+      if (sourced) std::memcpy(to, from, bytes);
       if (!sourced && mistake_ != Mistake::kClaimsWithoutSource) std::memset(to, 0, bytes);
-      if (sourced) counts_[Counter::kBytesCopied] += layer.layout.value_bytes;
+      const bool crosses = sourced && (!is_kept || mistake_ == Mistake::kKeptCrossesPcie);
+      if (crosses) counts_[Counter::kBytesCopied] += layer.layout.value_bytes;
     }
   }
 
@@ -200,6 +217,7 @@ class MutantRow {
   int32_t* const owner_;
   int16_t* const lru_;
   uint8_t* const score_;  // null: kLru
+  int32_t* const kept_;   // of the one row; null: kLru
   int32_t* const out_;
   Counts& counts_;
 };

@@ -175,6 +175,10 @@ void RandomSteps::DrawTopK(Round* round) {
       }
     }
     recent.assign(entries, entries + length);
+    // Models ask for the token before.
+    if (round->newest_slot[row] >= 0 && !options_.positions) {
+      recent.insert(recent.end(), 1 + length / 8, round->newest_slot[row]);
+    }
   }
 }
 

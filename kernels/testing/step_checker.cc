@@ -87,7 +87,7 @@ class Checker {
       } else {
         v_.Expect(Lru(before_.lru, region) == Lru(g_.lru, region) &&
                       Owners(before_.owner, region) == g_.Owners(region) &&
-                      Scores(region) == g_.Scores(region),
+                      Scores(region) == g_.Scores(region) && Kept(region) == g_.Kept(region),
                   "region ", region, " had no rows, but its state changed");
       }
     }
@@ -111,6 +111,12 @@ class Checker {
     if (before_.score.empty()) return {};
     const auto first = before_.score.begin() + int64_t{region} * s_.hot_size;
     return {first, first + s_.hot_size};
+  }
+
+  std::vector<int32_t> Kept(int32_t region) const {
+    if (before_.kept.empty()) return {};
+    const auto first = before_.kept.begin() + int64_t{region} * s_.rows_per_request;
+    return {first, first + s_.rows_per_request};
   }
 
   void Count(Counter counter, int64_t by = 1) { expected_[counter] += by; }
@@ -165,6 +171,7 @@ class Checker {
     CheckScores(region, owners, scores, asked, place);
     CheckPositions(base, rows, slots_of, newest, place);
     CheckMisses(base, rows, owners, asked, seen, place);
+    CheckKept(region, newest);
     CheckState(region, owners, asked, place);
   }
 
@@ -265,17 +272,19 @@ class Checker {
       Count(Counter::kMisses);
       const int32_t hot_slot = place.at(slot);
       const bool has_source = HasSource(g_, slot);
+      const int32_t source = has_source ? SourceOf(base, slot) : -1;
       if (hot_slot < 0) {
         Count(Counter::kUnplaced);
       } else if (has_source) {
         Count(Counter::kRowsCopied);
+        if (source < 0) Count(Counter::kRowsKept);
         copied.insert(seen.at(slot));
       } else {
         Count(slot >= s_.slot_count ? Counter::kUnsourced : Counter::kUnbackedReads);
       }
       if (hot_slot >= 0 && owners[hot_slot] >= 0) Count(Counter::kEvictions);
       plan[seen.at(slot).first].push_back(
-          {hot_slot >= 0 && has_source ? slot : -1, hot_slot >= 0 ? base + hot_slot : -1});
+          {hot_slot >= 0 ? source : -1, hot_slot >= 0 ? base + hot_slot : -1});
     }
     for (const int32_t row : rows) {
       const int64_t start = int64_t{row} * s_.top_k;
@@ -288,6 +297,31 @@ class Checker {
         v_.Expect(g_.plan_slots[start + i] == plan[row][i].first &&
                       g_.plan_hot_rows[start + i] == plan[row][i].second,
                   "plan entry ", i, " of row ", row);
+      }
+    }
+  }
+
+  // What the plan says for a slot of the host pool: itself, or -2 - the kept row that has it.
+  int32_t SourceOf(int32_t base, int32_t slot) const {
+    const std::vector<int32_t> kept = Kept(base / s_.region_stride);
+    const auto found = std::find(kept.begin(), kept.end(), slot);
+    if (found == kept.end()) return slot;
+    const auto rank = static_cast<int32_t>(found - kept.begin());
+    return -2 - (base + s_.hot_size + s_.rows_per_request + rank);
+  }
+
+  // Kept rows whose slot is rewritten are forgotten, the others hold their host rows.
+  void CheckKept(int32_t region, const std::map<int32_t, int32_t>& newest) {
+    std::vector<int32_t> kept = Kept(region);
+    for (int32_t& slot : kept) {
+      if (newest.count(slot) > 0) slot = -1;
+    }
+    v_.Expect(g_.Kept(region) == kept, "region ", region, ": wrong slots of kept rows");
+    const int32_t first = region * s_.region_stride + s_.hot_size + s_.rows_per_request;
+    for (int32_t rank = 0; rank < std::ssize(kept); ++rank) {
+      for (int32_t l = 0; l < g_.layer_count() && kept[rank] >= 0; ++l) {
+        v_.Expect(g_.HotRow(l, first + rank) == g_.HostRow(l, kept[rank]), "region ", region,
+                  " kept row ", rank, " layer ", l, " doesn't hold the bytes of slot ", kept[rank]);
       }
     }
   }
@@ -332,7 +366,8 @@ class Checker {
     const int64_t shared = after[Counter::kRowsShared] - before_.counts[Counter::kRowsShared];
     if (g_.options().shares_rows) Count(Counter::kRowsShared, shared);
     v_.Expect(shared >= 0 && shared <= expected_[Counter::kRowsCopied], shared, " shared rows");
-    const int64_t from_host = expected_[Counter::kRowsCopied] - expected_[Counter::kRowsShared];
+    const int64_t from_host = expected_[Counter::kRowsCopied] - expected_[Counter::kRowsShared] -
+                              expected_[Counter::kRowsKept];
     for (int32_t l = 0; l < g_.layer_count(); ++l) {
       Count(Counter::kBytesCopied, from_host * RowBytes(g_.layouts()[l]));
     }

@@ -15,11 +15,16 @@ namespace kvtier::testing {
 // Taken before a step.
 struct StepSnapshot {
   explicit StepSnapshot(const GroupFixture& group)
-      : owner(group.owner), lru(group.lru), score(group.score), counts(group.counts()) {}
+      : owner(group.owner),
+        lru(group.lru),
+        score(group.score),
+        kept(group.kept),
+        counts(group.counts()) {}
 
   std::vector<int32_t> owner;
   std::vector<int16_t> lru;
   std::vector<uint8_t> score;
+  std::vector<int32_t> kept;
   Counts counts;
 };
 
@@ -30,9 +35,10 @@ struct StepSnapshot {
 // Checks: outputs of every position, miss mask, valid counts and plan; that equal slots are one
 // lookup and others have hot rows of their own; that hits stay where they are; the number of
 // misses, counted from scratch; that they took the oldest slots or, with scores, the cheapest ones,
-// in order of appearance; every score; the new order; one owner a slot; that owned rows equal their
-// host rows on all layers and rows without a source are zero; that padding rows and regions without
-// rows are left alone; every counter (where rows are shared: that bytes and rows fit each other).
+// in order of appearance; every score; the new order; one owner a slot; that owned rows and kept
+// rows equal their host rows on all layers and rows without a source are zero; which misses came
+// from kept rows; that padding rows and regions without rows are left alone; every counter (where
+// rows are shared: that bytes and rows fit each other).
 std::string CheckStep(const StepSnapshot& before, const GroupFixture& after);
 
 }  // namespace kvtier::testing

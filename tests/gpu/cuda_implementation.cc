@@ -180,9 +180,12 @@ class Runner {
   GroupState State(const GroupShape& s, const GroupState& host) {
     const int64_t hot_slots = int64_t{s.region_count} * s.hot_size;
     const int64_t index_words = int64_t{s.region_count} * RegionIndexLength(s.hot_size);
-    return {InOut(host.owner, hot_slots), InOut(host.lru, hot_slots),
-            InOut(host.index, index_words), InOut(host.score, hot_slots),
-            InOut(host.directory, int64_t{kDirectoryWords} * s.slot_count)};
+    return {InOut(host.owner, hot_slots),
+            InOut(host.lru, hot_slots),
+            InOut(host.index, index_words),
+            InOut(host.score, hot_slots),
+            InOut(host.directory, int64_t{kDirectoryWords} * s.slot_count),
+            InOut(host.kept, int64_t{s.region_count} * s.rows_per_request)};
   }
   RowTracking Tracking(const GroupShape& s, const RowTracking& host) {
     CudaArena& arena = options_.generations_in_host_memory ? pinned_ : device_;

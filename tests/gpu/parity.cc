@@ -19,6 +19,7 @@ void Corrupt(Random* random, GroupFixture* a, GroupFixture* b) {
       std::fill(group->directory.begin(), group->directory.end(), 0);
       std::fill(group->owner.begin(), group->owner.end(), kNone);
       std::fill(group->score.begin(), group->score.end(), uint8_t{0});
+      std::fill(group->kept.begin(), group->kept.end(), kNone);
       for (size_t i = 0; i < group->lru.size(); ++i) {
         group->lru[i] = static_cast<int16_t>(i % static_cast<size_t>(s.hot_size));
       }
@@ -40,6 +41,8 @@ void Corrupt(Random* random, GroupFixture* a, GroupFixture* b) {
     const auto score = static_cast<uint8_t>(random->Next());  // any is valid
     for (GroupFixture* group : {a, b}) {
       if (!group->score.empty()) group->score[at] = score;
+      // A slot that the kept row does not hold, or none.
+      if (!group->kept.empty()) group->kept[at % group->kept.size()] = owner;
       if (hits_owner) {
         group->ForgetOwners(static_cast<int32_t>(at) / s.hot_size);
         group->owner[at] = owner;
@@ -169,7 +172,8 @@ std::string PlayLargeCalls(uint64_t seed, int32_t calls, const Implementation& r
                    .rows_per_request = 3,
                    .block_size = 2,
                    .slot_count = 16384,
-                   .max_blocks = 8};
+                   .max_blocks = 8,
+                   .policy = EvictionPolicy::kAged};
   options.layouts = {Contiguous(48), SplitPage(16, 4, 4, 96)};
   options.tracking = true;
   GroupFixture expected(options), actual(options);
@@ -180,6 +184,9 @@ std::string PlayLargeCalls(uint64_t seed, int32_t calls, const Implementation& r
     for (size_t i = 0; i < expected.owner.size(); ++i) {
       expected.owner[i] = actual.owner[i] =
           random.Below(random.OneIn(2) ? 60 : options.shape.slot_count) - 1;
+    }
+    for (size_t i = 0; i < expected.kept.size() && random.OneIn(2); ++i) {
+      expected.kept[i] = actual.kept[i] = random.Below(60) - 1;
     }
     const LargeBackup backup(&random, expected);
     std::vector<int32_t> blocks(random.OneIn(2) ? 1 + random.Below(70) : random.Below(5000));

@@ -79,7 +79,8 @@ GroupState KernelStage::Carry(const GroupShape& shape, const GroupState& state) 
           .lru = Device(state.lru, count),
           .index = Device(state.index, index_words),
           .score = Device(state.score, count),
-          .directory = Device(state.directory, int64_t{kDirectoryWords} * shape.slot_count)};
+          .directory = Device(state.directory, int64_t{kDirectoryWords} * shape.slot_count),
+          .kept = Device(state.kept, int64_t{shape.region_count} * shape.rows_per_request)};
 }
 
 RowTracking KernelStage::Carry(const GroupShape& shape, const RowTracking& tracking) {
