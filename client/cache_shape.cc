@@ -90,7 +90,8 @@ GroupShapes GroupOf(const v1::CacheLayout& layout, int index, Checker* check) {
                    int64_t{layout.rows_per_request()} * group.top_k(), 0, group.hot_size());
   }
   if (!check->ok()) return out;
-  out.shape.region_stride = RegionStride(group.hot_size(), layout.rows_per_request());
+  out.shape.region_stride =
+      RegionStride(group.hot_size(), ReservedRows(layout.rows_per_request(), out.shape.policy));
   check->InRange(name + ".hot rows", int64_t{out.shape.region_stride} * layout.max_requests(), 1,
                  kInt32Max);
   for (int l = 0; l < group.layers_size(); ++l) {

@@ -60,7 +60,8 @@ class Rows {
 };
 
 // One layer. Row `slot` of `host` belongs to the slot of that number; of `hot`, region r has the
-// rows from r * region_stride: hot_size rows under LRU, then its newest rows.
+// rows from r * region_stride: hot_size rows under LRU, then its newest rows, then (AGED) as many
+// kept rows, which are the kernels'.
 struct LayerRows {
   Rows host;  // [S] rows
   Rows hot;   // [R * region_stride] rows
@@ -71,11 +72,12 @@ struct GroupView {
   GroupShape shape;
   std::vector<LayerRows> layers;  // leader first
 
-  std::span<int32_t> topk;                 // in  [N, K] positions (or slots), -1 none
-  std::span<const int32_t> hot_indices;    // out [N, K] absolute hot rows, -1 masked
-  std::span<const int32_t> miss_mask;      // out [N, K] 1 at the first position of a row copied
-  std::span<const int32_t> valid_counts;   // out [N] positions that are not masked
-  std::span<const int32_t> plan_slots;     // out [N, K] host slot of each miss, -1 zeroed
+  std::span<int32_t> topk;                // in  [N, K] positions (or slots), -1 none
+  std::span<const int32_t> hot_indices;   // out [N, K] absolute hot rows, -1 masked
+  std::span<const int32_t> miss_mask;     // out [N, K] 1 at the first position of a row copied
+  std::span<const int32_t> valid_counts;  // out [N] positions that are not masked
+  // out [N, K] host slot of each miss, -1 zeroed, less: copied from hot row -2 - slot
+  std::span<const int32_t> plan_slots;
   std::span<const int32_t> plan_hot_rows;  // out [N, K] its hot row, -1 skipped
   std::span<const int32_t> plan_counts;    // out [N] misses of the row
 

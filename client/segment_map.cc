@@ -74,6 +74,12 @@ class Finder {
   absl::Status status_;
 };
 
+// What a cache does not have, kernels know by null.
+template <typename T>
+T* OrNull(std::span<T> array) {
+  return array.empty() ? nullptr : array.data();
+}
+
 // The arrays of group `g`, for users and for kernels.
 void FindGroup(const v1::GroupBuffers& buffers, const CacheShape& cache, int g, Finder* find,
                GroupView* view, GroupKernelArrays* kernel) {
@@ -84,6 +90,9 @@ void FindGroup(const v1::GroupBuffers& buffers, const CacheShape& cache, int g, 
   const auto step = [&](const char* array, const v1::Buffer& buffer, int64_t count) {
     return find->Array<int32_t>(name(array), buffer, v1::SEGMENT_KIND_STEP, count);
   };
+  const auto state = [&](const char* array, const v1::Buffer& buffer, int64_t count) {
+    return find->Array<int32_t>(name(array), buffer, v1::SEGMENT_KIND_STATE, count);
+  };
   view->shape = shape;
   view->topk = step("topk", buffers.topk(), positions);
   const auto hot_indices = step("hot_indices", buffers.hot_indices(), positions);
@@ -92,8 +101,7 @@ void FindGroup(const v1::GroupBuffers& buffers, const CacheShape& cache, int g, 
   const auto plan_slots = step("plan_slots", buffers.plan_slots(), positions);
   const auto plan_hot_rows = step("plan_hot_rows", buffers.plan_hot_rows(), positions);
   const auto plan_counts = step("plan_counts", buffers.plan_counts(), cache.step_rows);
-  const auto owner =
-      find->Array<int32_t>(name("owner"), buffers.owner(), v1::SEGMENT_KIND_STATE, hot_slots);
+  const auto owner = state("owner", buffers.owner(), hot_slots);
   const auto lru =
       find->Array<int16_t>(name("lru"), buffers.lru(), v1::SEGMENT_KIND_STATE, hot_slots);
   const auto index =
@@ -102,9 +110,10 @@ void FindGroup(const v1::GroupBuffers& buffers, const CacheShape& cache, int g, 
   const bool has_scores = shape.policy == EvictionPolicy::kAged;
   const auto score = find->Array<uint8_t>(name("score"), buffers.score(), v1::SEGMENT_KIND_STATE,
                                           has_scores ? hot_slots : 0);
-  const auto directory =
-      find->Array<int32_t>(name("directory"), buffers.directory(), v1::SEGMENT_KIND_STATE,
-                           cache.share_rows ? int64_t{kDirectoryWords} * shape.slot_count : 0);
+  const auto directory = state("directory", buffers.directory(),
+                               cache.share_rows ? int64_t{kDirectoryWords} * shape.slot_count : 0);
+  const auto kept = state("kept", buffers.kept(),
+                          has_scores ? int64_t{shape.region_count} * shape.rows_per_request : 0);
   const auto stats =
       find->Array<StatsBlock>(name("stats"), buffers.stats(), v1::SEGMENT_KIND_STATE, 1);
   const auto backed = find->Array<int32_t>(name("backed_generation"), buffers.backed_generation(),
@@ -131,10 +140,8 @@ void FindGroup(const v1::GroupBuffers& buffers, const CacheShape& cache, int g, 
   view->lru = lru;
   view->backed_generation = backed;
   view->stats = stats.data();
-  kernel->state = {.owner = owner.data(), .lru = lru.data()};
-  if (!index.empty()) kernel->state.index = index.data();
-  if (!score.empty()) kernel->state.score = score.data();
-  if (!directory.empty()) kernel->state.directory = directory.data();
+  kernel->state = {owner.data(),  lru.data(),        OrNull(index),
+                   OrNull(score), OrNull(directory), OrNull(kept)};
   kernel->tracking.backed_generation = backed.data();
   kernel->plan = {plan_slots.data(), plan_hot_rows.data(), plan_counts.data()};
   kernel->hot_indices = hot_indices.data();

@@ -96,6 +96,7 @@ TEST(SegmentMap, ScoresAreThereIfThePolicyHasThem) {
   const absl::StatusOr<CacheMemory> without = MapOf(lru, layout);
   ASSERT_TRUE(without.ok()) << without.status();
   EXPECT_EQ(without->kernel_arrays(0).state.score, nullptr);
+  EXPECT_EQ(without->kernel_arrays(0).state.kept, nullptr);
   EXPECT_EQ(without->view().groups[0].shape.policy, EvictionPolicy::kLru);
 
   layout.set_eviction_policy(v1::EVICTION_POLICY_AGED);
@@ -105,6 +106,8 @@ TEST(SegmentMap, ScoresAreThereIfThePolicyHasThem) {
   EXPECT_EQ(with->view().groups[1].shape.policy, EvictionPolicy::kAged);
   with->kernel_arrays(1).state.score[31] = 9;
   EXPECT_EQ(aged.Array<uint8_t>(aged.answer().buffers().groups(1).score())[31], 9);
+  with->kernel_arrays(1).state.kept[1] = 70;
+  EXPECT_EQ(aged.Array<int32_t>(aged.answer().buffers().groups(1).kept())[1], 70);
 }
 
 TEST(SegmentMap, ADirectoryIsThereIfRowsAreShared) {

@@ -23,7 +23,7 @@ extern "C" {
 #endif
 
 // Rises with every change of this file that users must know of.
-#define KVTIER_ABI_VERSION 1
+#define KVTIER_ABI_VERSION 2
 #define KVTIER_ALL_LAYERS (-1)
 #define KVTIER_COUNTERS 18
 
@@ -73,7 +73,7 @@ typedef struct kvtier_layer {
   int64_t page_bytes;
 } kvtier_layer;
 
-// index, score and directory may be null.
+// index, score, directory and kept may be null.
 typedef struct kvtier_group {
   int32_t top_k;
   int32_t hot_size;
@@ -94,6 +94,7 @@ typedef struct kvtier_group {
   uint16_t* index;
   uint8_t* score;
   int32_t* directory;
+  int32_t* kept;
   int32_t* backed_generation;
   void* stats;
 } kvtier_group;

@@ -85,7 +85,8 @@ Error Plane::SetArrays(const kvtier_arrays& arrays) {
                    .lru = from.lru,
                    .index = from.index,
                    .score = from.score,
-                   .directory = from.directory};
+                   .directory = from.directory,
+                   .kept = from.kept};
     group.tracking = {.block_generation = arrays.block_generation,
                       .backed_generation = from.backed_generation};
     group.plan = {from.plan_slots, from.plan_hot_rows, from.plan_counts};

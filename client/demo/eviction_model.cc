@@ -63,6 +63,8 @@ StepCounts EvictionModel::Step(std::span<const int32_t> slots, int32_t newest) {
   }
   counts.hits = static_cast<int64_t>(hits.size());
   counts.misses = static_cast<int64_t>(missing.size());
+  if (kept_ == newest) kept_ = -1;
+  counts.kept = static_cast<int64_t>(missing.count(kept_));
 
   std::vector<Cached> places = TakeVictims(missing.size(), &evictable);
   size_t next = 0;
@@ -76,7 +78,12 @@ StepCounts EvictionModel::Step(std::span<const int32_t> slots, int32_t newest) {
   return counts;
 }
 
+void EvictionModel::Backup(int32_t slot) {
+  if (policy_ == EvictionPolicy::kAged) kept_ = slot;
+}
+
 void EvictionModel::Forget(int32_t block, int32_t block_size) {
+  if (kept_ >= 0 && kept_ / block_size == block) kept_ = -1;
   for (Cached& cached : order_) {
     if (cached.slot >= 0 && cached.slot / block_size == block) cached.slot = -1;
   }

@@ -14,6 +14,7 @@ struct StepCounts {
   int64_t hits = 0;
   int64_t misses = 0;
   int64_t newest = 0;
+  int64_t kept = 0;  // misses of the row that was backed up last
 };
 
 class EvictionModel {
@@ -23,6 +24,9 @@ class EvictionModel {
   // One step: `slots` (>= 0, not more distinct ones than hot_size) are asked for, `newest` is
   // being written.
   StepCounts Step(std::span<const int32_t> slots, int32_t newest);
+
+  // The newest row, `slot`, is backed up. Under the aged policy it stays at hand.
+  void Backup(int32_t slot);
 
   // The block was freed: none of its slots counts as cached any more.
   void Forget(int32_t block, int32_t block_size);
@@ -39,6 +43,7 @@ class EvictionModel {
 
   const EvictionPolicy policy_;
   std::vector<Cached> order_;  // oldest first
+  int32_t kept_ = -1;          // slot of the row that stayed at hand
 };
 
 }  // namespace kvtier::demo

@@ -53,6 +53,25 @@ TEST(EvictionModel, AgedKeepsWhatWasHit) {
   ExpectCounts(aged.Step(std::vector<int32_t>{10, 11, 13}, -1), 3, 0, 0);
 }
 
+TEST(EvictionModel, AgedKeepsTheRowBackedUpLast) {
+  for (const EvictionPolicy policy : {EvictionPolicy::kLru, EvictionPolicy::kAged}) {
+    const int64_t kept = policy == EvictionPolicy::kAged ? 1 : 0;
+    EvictionModel model(2, policy);
+    model.Step(std::vector<int32_t>{10}, 10);
+    model.Backup(10);
+    EXPECT_EQ(model.Step(std::vector<int32_t>{10}, 11).kept, kept);
+    EXPECT_EQ(model.Step(std::vector<int32_t>{10}, 11).kept, 0);  // is a hit
+    EXPECT_EQ(model.Step(std::vector<int32_t>{20, 21}, 11).kept, 0);
+    EXPECT_EQ(model.Step(std::vector<int32_t>{10}, 11).kept, kept);
+    model.Backup(11);
+    model.Step(std::vector<int32_t>{20, 21}, 11);  // is being rewritten
+    EXPECT_EQ(model.Step(std::vector<int32_t>{11}, 12).kept, 0);
+    model.Backup(12);
+    model.Forget(/*block=*/3, /*block_size=*/4);
+    EXPECT_EQ(model.Step(std::vector<int32_t>{12}, 13).kept, 0);
+  }
+}
+
 TEST(EvictionModel, AgedForgetsWhatNobodyAsksFor) {
   EvictionModel aged(2, EvictionPolicy::kAged);
   for (int i = 0; i < 9; ++i) aged.Step(std::vector<int32_t>{10}, -1);

@@ -145,11 +145,13 @@ absl::Status Lane::Check(const Device& device, int32_t group_index, int32_t row,
   }
   std::vector<int32_t> slots;
   for (const int32_t position : positions) slots.push_back(request_->SlotOf(position));
-  const StepCounts counts =
-      models_[group_index].Step(slots, request_->SlotOf(trace_->own_position(step_)));
+  const int32_t newest = request_->SlotOf(trace_->own_position(step_));
+  const StepCounts counts = models_[group_index].Step(slots, newest);
+  models_[group_index].Backup(newest);  // which follows
   totals->hits += counts.hits;
   totals->misses += counts.misses;
   totals->newest += counts.newest;
+  totals->kept += counts.kept;
   if (group.plan_counts[row] == counts.misses) return absl::OkStatus();
   return absl::InternalError(absl::StrCat(name_, ", step ", step_, ", group ", group_index,
                                           ": the plan has ", group.plan_counts[row],

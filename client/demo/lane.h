@@ -29,6 +29,7 @@ struct Totals {
   int64_t hits = 0;
   int64_t misses = 0;
   int64_t newest = 0;
+  int64_t kept = 0;            // misses that stayed on the device
   int64_t backed_up_rows = 0;  // once a layer group
 };
 

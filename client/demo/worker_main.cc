@@ -45,7 +45,7 @@ std::string ToJson(const Totals& totals) {
       "{\"decode_steps\": ", totals.decode_steps, ", \"swap_ins\": ", totals.swap_ins,
       ", \"rows_checked\": ", totals.rows_checked,
       ", \"mismatched_rows\": ", totals.mismatched_rows, ", \"hits\": ", totals.hits,
-      ", \"misses\": ", totals.misses, ", \"newest\": ", totals.newest,
+      ", \"misses\": ", totals.misses, ", \"newest\": ", totals.newest, ", \"kept\": ", totals.kept,
       ", \"backed_up_rows\": ", totals.backed_up_rows, "}");
 }
 

@@ -138,6 +138,8 @@ void FakeCache::PlaceGroup(int group) {
   const bool has_directory = answer_.layout().share_rows();
   Place(v1::SEGMENT_KIND_STATE, has_directory ? int64_t{shape.slot_count} * 8 : 0,
         buffers->mutable_directory());
+  const int64_t notes = int64_t{shape.region_count} * shape.rows_per_request;
+  Place(v1::SEGMENT_KIND_STATE, has_scores ? notes * 4 : 0, buffers->mutable_kept());
   Place(v1::SEGMENT_KIND_STATE, sizeof(StatsBlock), buffers->mutable_stats());
   for (v1::Buffer* buffer :
        {buffers->mutable_topk(), buffers->mutable_hot_indices(), buffers->mutable_miss_mask(),

@@ -34,13 +34,18 @@ class Placer {
 
 }  // namespace
 
+int32_t RegionStrideOf(const CacheLayout& layout, int group) {
+  return RegionStride(layout.groups[group].hot_size,
+                      ReservedRows(layout.rows_per_request, layout.eviction_policy));
+}
+
 GroupShape ShapeOf(const CacheLayout& layout, int group) {
   const GroupLayout& g = layout.groups[group];
   GroupShape shape;
   shape.top_k = g.top_k;
   shape.hot_size = g.hot_size;
   shape.region_count = layout.max_requests;
-  shape.region_stride = RegionStride(g.hot_size, layout.rows_per_request);
+  shape.region_stride = RegionStrideOf(layout, group);
   shape.rows_per_request = layout.rows_per_request;
   shape.block_size = layout.block_size;
   shape.slot_count = layout.slot_count();
@@ -99,6 +104,7 @@ TierGeometry TierGeometryOf(const CacheLayout& layout) {
     group.score = state.PlaceArray<uint8_t>(has_scores ? requests * shape.hot_size : 0);
     group.directory = state.PlaceArray<int32_t>(
         layout.share_rows ? int64_t{kDirectoryWords} * shape.slot_count : 0);
+    group.kept = state.PlaceArray<int32_t>(has_scores ? requests * shape.rows_per_request : 0);
     group.stats = state.PlaceArray<StatsBlock>(1);
     group.topk = step.PlaceArray<int32_t>(entries);
     group.hot_indices = step.PlaceArray<int32_t>(entries);

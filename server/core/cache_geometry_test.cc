@@ -87,7 +87,7 @@ TEST(CacheGeometryTest, ArraysNeverOverlap) {
     std::vector<ArrayExtent> step = {tier.row_to_request, tier.newest_slot, tier.num_real_rows};
     for (const GroupGeometry& g : tier.groups) {
       hot.insert(hot.end(), g.hot.begin(), g.hot.end());
-      state.insert(state.end(), {g.owner, g.lru, g.index, g.score, g.directory, g.stats});
+      state.insert(state.end(), {g.owner, g.lru, g.index, g.score, g.directory, g.kept, g.stats});
       step.insert(step.end(), {g.topk, g.hot_indices, g.miss_mask, g.valid_counts, g.plan_slots,
                                g.plan_hot_rows, g.plan_counts});
     }
@@ -128,6 +128,9 @@ TEST(CacheGeometryTest, SizesAreThoseOfTheShapes) {
       const bool has_scores = layout.eviction_policy == EvictionPolicy::kAged;
       EXPECT_EQ(shape.policy, layout.eviction_policy);
       EXPECT_EQ(arrays.score.size_bytes, has_scores ? regions * group.hot_size : 0);
+      EXPECT_EQ(arrays.kept.size_bytes, has_scores ? 4 * regions * shape.rows_per_request : 0);
+      const int32_t reserved = (has_scores ? 2 : 1) * layout.rows_per_request;
+      EXPECT_EQ(shape.region_stride, RegionStride(group.hot_size, reserved));
       EXPECT_EQ(arrays.directory.size_bytes, layout.share_rows ? int64_t{8} * shape.slot_count : 0);
       EXPECT_EQ(arrays.stats.size_bytes, static_cast<int64_t>(sizeof(StatsBlock)));
       for (const ArrayExtent& entries : {arrays.topk, arrays.hot_indices, arrays.miss_mask,

@@ -126,7 +126,7 @@ absl::Status CheckGroup(const CacheLayout& layout, int index) {
                    absl::StrCat("at least rows_per_request * top_k (", rows, ")"),
                    "rows of one request in one step must not evict each other");
   }
-  const int32_t stride = RegionStride(group.hot_size, layout.rows_per_request);
+  const int32_t stride = RegionStrideOf(layout, index);
   KVTIER_RETURN_IF_ERROR(
       CheckIndexable("max_requests", layout.max_requests, name + " region stride", stride));
   KVTIER_RETURN_IF_ERROR(
@@ -181,10 +181,10 @@ absl::Status CheckBytes(const CacheLayout& layout) {
       Wide{kPoolAlignmentBytes} + (kLayersMax + 17 * (kGroupsMax + 1)) * Wide{kArrayAlignmentBytes};
   constexpr Wide kLimit = std::numeric_limits<int64_t>::max() - kPadding;
   Wide host = 0, hot = 0;
-  for (const GroupLayout& group : layout.groups) {
+  for (size_t group = 0; group < layout.groups.size(); ++group) {
     const Wide hot_rows =
-        Wide{layout.max_requests} * RegionStride(group.hot_size, layout.rows_per_request);
-    for (const RowLayout& row : group.layers) {
+        Wide{layout.max_requests} * RegionStrideOf(layout, static_cast<int>(group));
+    for (const RowLayout& row : layout.groups[group].layers) {
       const bool contiguous = row.format == RowFormat::kContiguous;
       const Wide unit_bytes = contiguous ? row.row_stride : row.page_bytes;
       const int32_t unit_rows = contiguous ? 1 : row.page_rows;

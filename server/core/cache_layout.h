@@ -40,6 +40,9 @@ absl::Status ValidateLayout(const CacheLayout& layout);
 // FAILED_PRECONDITION / LAYOUT_MISMATCH naming the first field that differs, or OK.
 absl::Status CompareLayouts(const CacheLayout& expected, const CacheLayout& actual);
 
+// Rows between the regions of group `group` in its hot buffer.
+int32_t RegionStrideOf(const CacheLayout& layout, int group);
+
 // Sizes of group `group` of a valid layout.
 GroupShape ShapeOf(const CacheLayout& layout, int group);
 
@@ -62,10 +65,10 @@ int32_t NeighbourhoodBlocksOf(const CacheLayout& layout);
 
 // One layer group's arrays in a session's segments; shapes as in proto GroupBuffers.
 struct GroupGeometry {
-  std::vector<ArrayExtent> hot;                            // [layer], in the hot segment
-  ArrayExtent owner, lru, index, score, directory, stats;  // in the state segment
-  ArrayExtent topk, hot_indices, miss_mask, valid_counts;  // in the step segment
-  ArrayExtent plan_slots, plan_hot_rows, plan_counts;      // in the step segment
+  std::vector<ArrayExtent> hot;                                  // [layer], in the hot segment
+  ArrayExtent owner, lru, index, score, directory, kept, stats;  // in the state segment
+  ArrayExtent topk, hot_indices, miss_mask, valid_counts;        // in the step segment
+  ArrayExtent plan_slots, plan_hot_rows, plan_counts;            // in the step segment
 };
 
 // One session's memory on one cache.

@@ -81,6 +81,7 @@ absl::Status HotTier::EnqueueInitialState(DeviceStream* stream) const {
   for (size_t g = 0; g < shapes_.size(); ++g) {
     const GroupGeometry& group = geometry_.groups[g];
     KVTIER_RETURN_IF_ERROR(fill_none(InState<int32_t>(group.owner), group.owner));
+    KVTIER_RETURN_IF_ERROR(fill_none(InState<int32_t>(group.kept), group.kept));
     std::vector<int16_t> order(shapes_[g].hot_size);
     std::iota(order.begin(), order.end(), int16_t{0});
     KVTIER_RETURN_IF_ERROR(Fill(stream, InState<int16_t>(group.lru), group.lru.size_bytes, order));
@@ -229,6 +230,7 @@ GroupState HotTier::StateOf(int group) const {
   if (arrays.index.size_bytes > 0) state.index = InState<uint16_t>(arrays.index);
   if (arrays.score.size_bytes > 0) state.score = InState<uint8_t>(arrays.score);
   if (arrays.directory.size_bytes > 0) state.directory = InState<int32_t>(arrays.directory);
+  if (arrays.kept.size_bytes > 0) state.kept = InState<int32_t>(arrays.kept);
   return state;
 }
 

@@ -4,10 +4,10 @@
 //   (*tier)->EnqueueInitialState(stream);
 //   stream->SwapIn((*tier)->MakeSwapIn(0, (*tier)->StepBuffers(0, 4), {}, false));
 //
-// Three allocations: hot rows; state (owner, LRU order, index, scores, directory, block table,
-// sequence lengths, statistics); step buffers. The tier knows where everything lies and builds the
-// parameters of kernels from it; it enqueues nothing by itself but what its Enqueue functions say.
-// Device memory is written and read through device streams alone.
+// Three allocations: hot rows; state (owner, LRU order, index, scores, directory, kept rows'
+// slots, block table, sequence lengths, statistics); step buffers. The tier knows where everything
+// lies and builds the parameters of kernels from it; it enqueues nothing by itself but what its
+// Enqueue functions say. Device memory is written and read through device streams alone.
 //
 // Immutable after Create, so thread-safe.
 #pragma once

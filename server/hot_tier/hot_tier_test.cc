@@ -194,6 +194,7 @@ TEST_F(HotTierTest, StateHasAnIndexThatKnowsNothing) {
 
 TEST_F(HotTierTest, ScoresAreThereIfThePolicyHasThem) {
   EXPECT_EQ(tier_->MakeBackup(0, tier_->StepBufferBackup(1)).state.score, nullptr);
+  EXPECT_EQ(tier_->MakeBackup(0, tier_->StepBufferBackup(1)).state.kept, nullptr);
   CacheLayout layout = TwoGroups();
   layout.eviction_policy = EvictionPolicy::kAged;
   const auto tier = *HotTier::Create(layout, Host(), kCpuDeviceUuid, backend_.get());
@@ -205,6 +206,8 @@ TEST_F(HotTierTest, ScoresAreThereIfThePolicyHasThem) {
     EXPECT_EQ(params.shape.policy, EvictionPolicy::kAged);
     EXPECT_THAT(std::vector<uint8_t>(params.state.score, params.state.score + kRegions * kHot),
                 Each(0));
+    ASSERT_NE(params.state.kept, nullptr);
+    EXPECT_THAT(std::vector<int32_t>(params.state.kept, params.state.kept + kRegions), Each(kNone));
   }
 }
 

@@ -163,6 +163,8 @@ constexpr GroupCounter kGroupCounters[] = {
      Counter::kRowsCopied},
     {"kvtierd_rows_shared_total", "Rows copied from another request's hot row.",
      Counter::kRowsShared},
+    {"kvtierd_rows_kept_total", "Rows copied that had stayed on the device as newest rows.",
+     Counter::kRowsKept},
     {"kvtierd_copied_bytes_total", "Bytes copied from the host pool to the device.",
      Counter::kBytesCopied},
     {"kvtierd_backed_up_rows_total", "Rows written to the host pool.", Counter::kBackedUpRows},

@@ -151,6 +151,7 @@ v1::Counters ToProto(const Counts& counts) {
   to.set_invalidated_copies(counts[Counter::kInvalidatedCopies]);
   to.set_evictions(counts[Counter::kEvictions]);
   to.set_rows_shared(counts[Counter::kRowsShared]);
+  to.set_rows_kept(counts[Counter::kRowsKept]);
   // In floating point: a worker writes these counters as well, and may write anything.
   const double hits = static_cast<double>(counts[Counter::kHits]);
   const double lookups = hits + static_cast<double>(counts[Counter::kMisses]);

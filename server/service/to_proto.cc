@@ -98,6 +98,7 @@ void FillGroup(const GroupGeometry& from, const std::vector<ArrayExtent>& host,
   *to->mutable_lru() = arrays.In(SegmentKind::kState, from.lru);
   *to->mutable_index() = arrays.In(SegmentKind::kState, from.index);
   *to->mutable_score() = arrays.In(SegmentKind::kState, from.score);
+  *to->mutable_kept() = arrays.In(SegmentKind::kState, from.kept);
   *to->mutable_directory() = arrays.In(SegmentKind::kState, from.directory);
   *to->mutable_stats() = arrays.In(SegmentKind::kState, from.stats);
   *to->mutable_topk() = arrays.In(SegmentKind::kStep, from.topk);
@@ -119,7 +120,7 @@ v1::CacheBuffers BuffersOf(const CacheLayout& layout, const Arrays& arrays) {
     v1::GroupBuffers* to = buffers.add_groups();
     FillGroup(tier.groups[group], host.layers[group], tracking.backed_generation[group], arrays,
               to);
-    to->set_region_stride(RegionStride(layout.groups[group].hot_size, layout.rows_per_request));
+    to->set_region_stride(RegionStrideOf(layout, static_cast<int>(group)));
   }
   *buffers.mutable_block_table() = arrays.In(SegmentKind::kState, tier.block_table);
   *buffers.mutable_sequence_lengths() = arrays.In(SegmentKind::kState, tier.sequence_lengths);

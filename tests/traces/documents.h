@@ -27,6 +27,8 @@ inline constexpr int64_t kNewest = 5991;
 // The same under EvictionPolicy::kAged.
 inline constexpr int64_t kAgedHits = 1375258;
 inline constexpr int64_t kAgedMisses = 191615;
+// Misses that had stayed on the device, where each step's newest row is backed up after it.
+inline constexpr int64_t kAgedKept = 5943;
 
 // One trace a document, in the order of kDocuments, from the runfiles of a test.
 absl::StatusOr<std::vector<client::Trace>> LoadDocuments();

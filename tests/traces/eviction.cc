@@ -16,18 +16,20 @@ class Region {
     shape_ = {.top_k = top_k,
               .hot_size = hot_size,
               .region_count = 1,
-              .region_stride = RegionStride(hot_size, 1),
+              .region_stride = RegionStride(hot_size, ReservedRows(1, policy)),
               .block_size = 1,
               .slot_count = slot_count,
               .policy = policy};
     std::iota(lru_.begin(), lru_.end(), int16_t{0});
   }
 
-  // The misses of all steps so far. Positions are their own slots.
+  // The rows that all steps so far copied from the host pool. Positions are their own slots.
   int64_t Step(const int32_t* positions, int32_t own_position, cpu::Executor* executor) {
     const int32_t region = 0;
+    const GroupState state = {
+        .owner = owner_.data(), .lru = lru_.data(), .score = score_.data(), .kept = &kept_};
     cpu::SwapIn({.shape = shape_,
-                 .state = {.owner = owner_.data(), .lru = lru_.data(), .score = score_.data()},
+                 .state = state,
                  .num_rows = 1,
                  .row_to_request = &region,
                  .topk = positions,
@@ -35,9 +37,15 @@ class Region {
                  .hot_indices = hot_indices_.data(),
                  .stats = &stats_},
                 *executor);
+    cpu::Backup({.shape = shape_,
+                 .state = state,
+                 .num_rows = 1,
+                 .row_to_request = &region,
+                 .slots = &own_position},
+                *executor);
     Counts counts;
     ReadCounts(&stats_, &counts);
-    return counts[Counter::kMisses];
+    return counts[Counter::kMisses] - counts[Counter::kRowsKept];
   }
 
  private:
@@ -45,6 +53,7 @@ class Region {
   std::vector<int32_t> owner_;
   std::vector<int16_t> lru_;
   std::vector<uint8_t> score_;
+  int32_t kept_ = kNone;
   std::vector<int32_t> hot_indices_;
   StatsBlock stats_;
 };

@@ -1,5 +1,5 @@
-// Misses of trace files under both policies, as a table for docs/BENCHMARKS.md. No clock: the same
-// numbers everywhere.
+// Rows that trace files make cross PCIe under both policies, as a table for docs/BENCHMARKS.md. No
+// clock: the same numbers everywhere.
 //
 //   bazel run -c opt //tests/traces:eviction_benchmark -- HOT_SIZE FILE.kvtrace...
 //

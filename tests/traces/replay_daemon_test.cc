@@ -81,6 +81,16 @@ class ReplayDaemonTest : public ::testing::TestWithParam<Setting> {
     ASSERT_TRUE(status.ok()) << status;
   }
 
+  // The newest rows, once everybody has looked at the step.
+  void BackUp() {
+    if (!by_rpc_) {
+      ASSERT_TRUE(cache_->BackupNewest(kRequests).ok());
+      return;
+    }
+    ASSERT_TRUE(steps_->Backup(kRequests, /*wait=*/true).ok());
+    Drain();
+  }
+
   void Step(const std::vector<client::Trace>& traces, int32_t step) {
     const client::CacheView& view = cache_->view();
     *view.num_real_rows = kRequests;
@@ -108,6 +118,10 @@ class ReplayDaemonTest : public ::testing::TestWithParam<Setting> {
         ASSERT_TRUE(steps_->SwapIn(g, kRequests, {}, /*wait=*/g == kLayers - 1).ok());
       }
     }
+    Drain();
+  }
+
+  void Drain() {
     while (by_rpc_ && steps_->in_flight() > 0) {
       const absl::StatusOr<client::StepResult> result = steps_->Next();
       ASSERT_TRUE(result.ok()) << result.status();
@@ -151,17 +165,20 @@ TEST_P(ReplayDaemonTest, CountsTheRecordedTotals) {
   for (int32_t step = 0; step < kSteps; ++step) {
     ASSERT_NO_FATAL_FAILURE(Step(*traces, step));
     ASSERT_NO_FATAL_FAILURE(CheckRows(*traces, step));
+    ASSERT_NO_FATAL_FAILURE(BackUp());
   }
   const v1::GetStatsResponse stats = daemon_.Stats();
   ASSERT_EQ(stats.caches_size(), 1);
   const bool is_aged = policy_ == v1::EVICTION_POLICY_AGED;
   const int64_t misses = is_aged ? kAgedMisses : kMisses;
+  const int64_t kept = is_aged ? kAgedKept : 0;
   for (const v1::Counters& counters : {stats.counters(), stats.caches(0).counters()}) {
     EXPECT_EQ(counters.hits(), is_aged ? kAgedHits : kHits);
     EXPECT_EQ(counters.misses(), misses);
     EXPECT_EQ(counters.newest(), kNewest);
     EXPECT_EQ(counters.rows_copied(), misses);
-    EXPECT_EQ(counters.bytes_copied(), misses * kRowBytes);
+    EXPECT_EQ(counters.rows_kept(), kept);
+    EXPECT_EQ(counters.bytes_copied(), (misses - kept) * kRowBytes);
     EXPECT_EQ(counters.unbacked_reads(), 0);
     EXPECT_EQ(counters.steps(), int64_t{kLayers} * kSteps);
     EXPECT_NEAR(counters.hit_rate(), is_aged ? 0.8777 : 0.8645, 0.00005);

@@ -22,7 +22,16 @@ constexpr int32_t kBlocks = kPositions / kBlockSize;  // of one document
 constexpr auto kRegions = static_cast<int32_t>(kDocuments.size());
 constexpr int32_t kSlots = kRegions * kPositions;
 
-using SwapIn = std::function<void(const SwapInParams&)>;
+struct Kernels {
+  std::function<void(const SwapInParams&)> swap_in;
+  std::function<void(const BackupParams&)> backup;
+};
+
+Kernels OfReference() { return {reference::SwapIn, reference::Backup}; }
+Kernels OfCpu(cpu::Executor* executor) {
+  return {[executor](const SwapInParams& params) { cpu::SwapIn(params, *executor); },
+          [executor](const BackupParams& params) { cpu::Backup(params, *executor); }};
+}
 
 // The memory of one layer group of one layer, every row backed up, every region empty. A block
 // table that scatters each document's blocks over the pool.
@@ -36,6 +45,7 @@ class Group {
         owner_(kRegions * kHotSize, kNone),
         lru_(kRegions * kHotSize),
         score_(kRegions * kHotSize),
+        kept_(kRegions, kNone),
         block_table_(kRegions * kBlocks),
         hot_indices_(kRegions * kTopK),
         rows_(kRegions) {
@@ -54,8 +64,8 @@ class Group {
     }
   }
 
-  // One step of all documents. `topk` [kRegions, kTopK].
-  void Step(const SwapIn& swap_in, const std::vector<int32_t>& topk, int32_t own_position) {
+  // One step of all documents, then the backup of its rows. `topk` [kRegions, kTopK].
+  void Step(const Kernels& kernels, const std::vector<int32_t>& topk, int32_t own_position) {
     std::vector<int32_t> newest(kRegions);
     for (int32_t region = 0; region < kRegions; ++region) {
       newest[region] = SlotOf(region, own_position);
@@ -65,23 +75,32 @@ class Group {
     }
     const LayerView layer = {
         host_.data(), hot_.data(), {.value_bytes = kRowBytes, .row_stride = kRowBytes}};
-    swap_in({.shape = Shape(),
-             .state = {.owner = owner_.data(), .lru = lru_.data(), .score = score_.data()},
-             .num_rows = kRegions,
-             .row_to_request = rows_.data(),
-             .topk = topk.data(),
-             .newest_slot = newest.data(),
-             .block_table = block_table_.data(),
-             .hot_indices = hot_indices_.data(),
-             .layers = &layer,
-             .layer_count = 1,
-             .stats = &stats_});
+    const GroupState state = {
+        .owner = owner_.data(), .lru = lru_.data(), .score = score_.data(), .kept = kept_.data()};
+    kernels.swap_in({.shape = Shape(),
+                     .state = state,
+                     .num_rows = kRegions,
+                     .row_to_request = rows_.data(),
+                     .topk = topk.data(),
+                     .newest_slot = newest.data(),
+                     .block_table = block_table_.data(),
+                     .hot_indices = hot_indices_.data(),
+                     .layers = &layer,
+                     .layer_count = 1,
+                     .stats = &stats_});
     for (int32_t i = 0; i < kRegions * kTopK; ++i) {
       const std::vector<int32_t> row = RowOf(i / kTopK, topk[i]);
       ASSERT_GE(hot_indices_[i], 0);
       ASSERT_EQ(std::memcmp(&hot_[int64_t{hot_indices_[i]} * kRowBytes], row.data(), kRowBytes), 0)
           << "layer " << layer_ << ", document " << i / kTopK << ", position " << topk[i];
     }
+    kernels.backup({.shape = Shape(),
+                    .state = state,
+                    .num_rows = kRegions,
+                    .row_to_request = rows_.data(),
+                    .slots = newest.data(),
+                    .layers = &layer,
+                    .layer_count = 1});
   }
 
   Counts counts() const {
@@ -95,7 +114,7 @@ class Group {
     return {.top_k = kTopK,
             .hot_size = kHotSize,
             .region_count = kRegions,
-            .region_stride = RegionStride(kHotSize, 1),
+            .region_stride = RegionStride(kHotSize, ReservedRows(1, policy_)),
             .block_size = kBlockSize,
             .slot_count = kSlots,
             .max_blocks = kBlocks,
@@ -114,11 +133,12 @@ class Group {
   std::vector<int32_t> owner_;
   std::vector<int16_t> lru_;
   std::vector<uint8_t> score_;
+  std::vector<int32_t> kept_;
   std::vector<int32_t> block_table_, hot_indices_, rows_;
   StatsBlock stats_;
 };
 
-void ExpectRecordedTotals(EvictionPolicy policy, const SwapIn& swap_in) {
+void ExpectRecordedTotals(EvictionPolicy policy, const Kernels& kernels) {
   const absl::StatusOr<std::vector<client::Trace>> traces = LoadDocuments();
   ASSERT_TRUE(traces.ok()) << traces.status();
   Counts total;
@@ -130,7 +150,7 @@ void ExpectRecordedTotals(EvictionPolicy policy, const SwapIn& swap_in) {
         const auto positions = trace.positions_of(layer, step);
         topk.insert(topk.end(), positions.begin(), positions.end());
       }
-      group.Step(swap_in, topk, traces->front().own_position(step));
+      group.Step(kernels, topk, traces->front().own_position(step));
       if (testing::Test::HasFatalFailure()) return;
     }
     const Counts counts = group.counts();
@@ -143,7 +163,9 @@ void ExpectRecordedTotals(EvictionPolicy policy, const SwapIn& swap_in) {
   EXPECT_EQ(total[Counter::kNewest], kNewest);
   EXPECT_EQ(total[Counter::kInvalid] + total[Counter::kDuplicates], 0);
   EXPECT_EQ(total[Counter::kRowsCopied], misses);
-  EXPECT_EQ(total[Counter::kBytesCopied], misses * kRowBytes);
+  const int64_t kept = is_lru ? 0 : kAgedKept;
+  EXPECT_EQ(total[Counter::kRowsKept], kept);
+  EXPECT_EQ(total[Counter::kBytesCopied], (misses - kept) * kRowBytes);
   EXPECT_EQ(total[Counter::kSteps], kLayers * kSteps);
 }
 
@@ -161,18 +183,16 @@ TEST(RecordedTraces, TheTracesAreWhatTheReadmeSays) {
 
 class ReplayKernels : public testing::TestWithParam<EvictionPolicy> {};
 
-TEST_P(ReplayKernels, Reference) { ExpectRecordedTotals(GetParam(), reference::SwapIn); }
+TEST_P(ReplayKernels, Reference) { ExpectRecordedTotals(GetParam(), OfReference()); }
 
 TEST_P(ReplayKernels, CpuOneThread) {
   cpu::Executor executor(1);
-  ExpectRecordedTotals(GetParam(),
-                       [&executor](const SwapInParams& params) { cpu::SwapIn(params, executor); });
+  ExpectRecordedTotals(GetParam(), OfCpu(&executor));
 }
 
 TEST_P(ReplayKernels, CpuThreeThreads) {
   cpu::Executor executor(3);
-  ExpectRecordedTotals(GetParam(),
-                       [&executor](const SwapInParams& params) { cpu::SwapIn(params, executor); });
+  ExpectRecordedTotals(GetParam(), OfCpu(&executor));
 }
 
 // The model that the demo compares the daemon's statistics with.
@@ -186,9 +206,11 @@ TEST_P(ReplayKernels, Model) {
       for (int32_t step = 0; step < trace.step_count; ++step) {
         const demo::StepCounts counts =
             model.Step(trace.positions_of(layer, step), trace.own_position(step));
+        model.Backup(trace.own_position(step));
         total.hits += counts.hits;
         total.misses += counts.misses;
         total.newest += counts.newest;
+        total.kept += counts.kept;
       }
     }
   }
@@ -196,6 +218,7 @@ TEST_P(ReplayKernels, Model) {
   EXPECT_EQ(total.hits, is_lru ? kHits : kAgedHits);
   EXPECT_EQ(total.misses, is_lru ? kMisses : kAgedMisses);
   EXPECT_EQ(total.newest, kNewest);
+  EXPECT_EQ(total.kept, is_lru ? 0 : kAgedKept);
 }
 
 INSTANTIATE_TEST_SUITE_P(Policies, ReplayKernels,

@@ -30,6 +30,7 @@ class Counters:
     invalidated_copies: int = 0  # hot rows dropped because their block was assigned again
     evictions: int = 0           # owned hot slots given to another row
     rows_shared: int = 0         # rows_copied that came from another request's hot row
+    rows_kept: int = 0           # rows_copied that had stayed on the device as newest rows
 
     @property
     def hit_rate(self) -> Optional[float]:

@@ -7,7 +7,7 @@ from ctypes import POINTER, c_char_p, c_int32, c_int64, c_void_p
 
 from kvtier.errors import KvtierError, code_name, make_error
 
-ABI_VERSION = 1
+ABI_VERSION = 2
 ALL_LAYERS = -1
 
 _PATH = os.path.join(os.path.dirname(__file__), "_native", "libkvtier_data_plane.so")
@@ -26,8 +26,8 @@ class GroupStruct(ctypes.Structure):
         "top_k", "hot_size", "region_stride", "rows_per_request", "policy", "layer_count")] + [
             ("layers", POINTER(LayerStruct))] + [(name, c_void_p) for name in (
                 "topk", "hot_indices", "miss_mask", "valid_counts", "plan_slots", "plan_hot_rows",
-                "plan_counts", "owner", "lru", "index", "score", "directory", "backed_generation",
-                "stats")]
+                "plan_counts", "owner", "lru", "index", "score", "directory", "kept",
+                "backed_generation", "stats")]
 
 
 class ArraysStruct(ctypes.Structure):

@@ -36,7 +36,8 @@ class StepInputs:
 
 class LayerRows:
     """The rows of one layer. Row `slot` of `host` belongs to the slot of that number; of `hot`,
-    region r has the rows from r * region_stride: hot_size rows under eviction, then its newest.
+    region r has the rows from r * region_stride: hot_size rows under eviction, then its newest,
+    then (AGED) as many that the kernels keep.
 
     Contiguous rows: `host` is uint8 [S, row_bytes], `hot` [R * region_stride, row_bytes]. Split
     pages: both are [pages, page_bytes], and *_values and *_scales are [pages, rows of a page, bytes]

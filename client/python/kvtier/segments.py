@@ -182,7 +182,8 @@ def _check_layer(name: str, layer: Any, block_size: int) -> None:
 
 def region_stride(group: Any, layout: Any) -> int:
     """Rows between the starts of two regions (kernels/layout.h)."""
-    rows = group.hot_size + layout.rows_per_request
+    kinds = 2 if layout.eviction_policy == 2 else 1  # newest rows, and where they are kept
+    rows = group.hot_size + kinds * layout.rows_per_request
     return -(-rows // _REGION_ALIGNMENT_ROWS) * _REGION_ALIGNMENT_ROWS
 
 
@@ -195,6 +196,7 @@ def state_shapes(group: Any, layout: Any) -> Dict[str, Tuple[str, Tuple[int, ...
         shapes["index"] = ("uint16", (layout.max_requests, index_length))
     if layout.eviction_policy == 2:
         shapes["score"] = ("uint8", (layout.max_requests, group.hot_size))
+        shapes["kept"] = ("int32", (layout.max_requests, layout.rows_per_request))
     if layout.share_rows:
         shapes["directory"] = ("int32", (layout.block_size * layout.block_count, _DIRECTORY_WORDS))
     return shapes
