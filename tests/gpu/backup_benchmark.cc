@@ -70,6 +70,8 @@ class BackupBenchmark {
     lru_.Write(lru, stream_);
     owner_.Write(std::vector<int32_t>(lru.size(), kNone), stream_);
     index_.Clear(stream_);
+    score_.Clear(stream_);
+    kept_.Write(std::vector<int32_t>(kRequests, kNone), stream_);
     std::vector<int32_t> rows(kPrefillRows);
     std::iota(rows.begin(), rows.end(), 0);
     rows_.Write(rows, stream_);
@@ -84,6 +86,9 @@ class BackupBenchmark {
         "wrong |\n| --- | --- | --- | --- | --- | --- | --- | --- | --- |\n");
     int64_t wrong = 0;
     for (const int32_t rows : row_counts) wrong += Measure("decode", rows, kLayers);
+    keeps_ = true;  // the newest rows stay on the device, too
+    for (const int32_t rows : row_counts) wrong += Measure("decode, kept", rows, kLayers);
+    keeps_ = false;
     wrong += Measure("prefill", kPrefillRows, 1);
     wrong += Measure("prefill", 1024, kLayers);
     WriteText(options_.json, JsonList(results_));
@@ -134,7 +139,12 @@ class BackupBenchmark {
     const std::vector<RowLayout> layouts(sources.size(), layout);
     BackupParams p;
     p.shape = Shape();
-    p.state = {owner_.data(), lru_.data(), index_.data()};
+    p.state = {.owner = owner_.data(), .lru = lru_.data(), .index = index_.data()};
+    if (keeps_) {
+      p.shape.policy = EvictionPolicy::kAged;
+      p.state.score = score_.data();
+      p.state.kept = kept_.data();
+    }
     p.tracking = {block_generation_, backed_generation_};
     p.num_rows = rows;
     p.slots = slots;
@@ -153,7 +163,7 @@ class BackupBenchmark {
   }
 
   int64_t Measure(const std::string& kind, int32_t rows, int32_t layer_count) {
-    const bool is_decode = kind == "decode";
+    const bool is_decode = kind != "prefill";
     const std::vector<int32_t> slots =
         RandomSlots(int64_t{kLaunches} * rows, kSlots, is_decode ? 1 : kBlockSize);
     const DeviceArray<int32_t> device_slots(std::ssize(slots));
@@ -227,9 +237,12 @@ class BackupBenchmark {
   DeviceArray<int32_t> owner_{int64_t{kRequests} * kHotSize};
   DeviceArray<int16_t> lru_{int64_t{kRequests} * kHotSize};
   DeviceArray<uint16_t> index_{int64_t{kRequests} * RegionIndexLength(kHotSize)};
+  DeviceArray<uint8_t> score_{int64_t{kRequests} * kHotSize};
+  DeviceArray<int32_t> kept_{kRequests};
   DeviceArray<int32_t> rows_{kPrefillRows};
   DeviceArray<StatsBlock> stats_{1};
   std::vector<std::string> results_;
+  bool keeps_ = false;
 };
 
 int Main(BenchmarkFlags flags) {

@@ -79,7 +79,7 @@ check_under() {
 
 cases() {
   local name
-  for name in launch golden cases_eviction cases_lookup cases_state backup shared_rows; do
+  for name in launch golden cases_eviction cases_kept cases_lookup cases_state backup shared_rows; do
     check "$name" 60 "$here/cuda_${name}_test"
   done
   check device 120 "$here/device_test"
