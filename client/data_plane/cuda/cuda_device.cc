@@ -12,7 +12,7 @@ namespace {
 
 Error CheckStream(Stream stream) {
   if (stream != nullptr) return {};
-  return ArgumentError("stream", "null", "a cudaStream_t");
+  return ArgumentError("device_stream", "null", "a cudaStream_t");
 }
 
 class CudaDevice final : public Device {
@@ -49,7 +49,6 @@ class CudaDevice final : public Device {
 
   Error Reserve(const std::vector<GroupShape>& shapes, int32_t step_rows) override {
     const ScopedContext current(gpu_);
-    workspace_rows_ = step_rows;
     int64_t bytes = 1;
     for (const GroupShape& shape : shapes) {
       bytes = std::max(bytes, cuda::WorkspaceBytes(shape, step_rows));
@@ -76,21 +75,10 @@ class CudaDevice final : public Device {
     return CheckCuda(cuda::ReplayPlan(params, static_cast<cudaStream_t>(stream)), "plan replay");
   }
 
-  // The scratch is for step_rows rows; a longer list is done in pieces, in order.
   Error Backup(const BackupParams& params, Stream stream) override {
     if (Error error = CheckStream(stream); !error.ok()) return error;
     const ScopedContext current(gpu_);
-    BackupParams piece = params;
-    for (int32_t first = 0; first < params.num_rows; first += workspace_rows_) {
-      piece.num_rows = std::min(workspace_rows_, params.num_rows - first);
-      piece.slots = params.slots + first;
-      if (params.row_to_request != nullptr) piece.row_to_request = params.row_to_request + first;
-      if (params.source_rows != nullptr) piece.source_rows = params.source_rows + first;
-      Error error =
-          CheckCuda(cuda::Backup(piece, workspace_, static_cast<cudaStream_t>(stream)), "backup");
-      if (!error.ok()) return error;
-    }
-    return {};
+    return CheckCuda(cuda::Backup(params, static_cast<cudaStream_t>(stream)), "backup");
   }
 
   Error Read(void* destination, const void* source, int64_t bytes) override {
@@ -114,7 +102,7 @@ class CudaDevice final : public Device {
                             "cudaStreamIsCapturing");
     if (!error.ok()) return error;
     if (capture != cudaStreamCaptureStatusNone) {
-      return ArgumentError("stream", "being captured", "not: an RPC is no part of a graph");
+      return ArgumentError("device_stream", "being captured", "not: an RPC is no part of a graph");
     }
     return gpu_.driver.Check(
         gpu_.driver.write_value(static_cast<cudaStream_t>(stream),
@@ -146,7 +134,6 @@ class CudaDevice final : public Device {
   const Gpu gpu_;
   cudaStream_t copy_stream_ = nullptr;  // for small copies; never waits for the worker's
   void* workspace_ = nullptr;
-  int32_t workspace_rows_ = 1;
 };
 
 }  // namespace
