@@ -19,7 +19,7 @@ logs="$(cd "$logs" && pwd)"
 python="${PYTHON:-python3}"
 packages="$(mktemp -d)"
 trap 'rm -rf "$packages"' EXIT
-export KVTIERD="$here/server/kvtierd" KVTIER_WORKED_EXAMPLE="$here/worked_example.json"
+export KVTIERD="$here/kvtierd" KVTIER_WORKED_EXAMPLE="$here/worked_example.json"
 export KVTIER_README="$here/README.md" PYTHONDONTWRITEBYTECODE=1
 table=()
 failures=0

@@ -209,7 +209,7 @@ class AsyncSession:
             self._stream.cancel()
         if self._reader is not None:
             await asyncio.gather(self._reader, return_exceptions=True)
-        await self._channel.close()
+        await self._channel.close(None)
 
 
 async def _read_events(connection: Connection, stream: Any, opened: asyncio.Event,

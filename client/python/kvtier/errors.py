@@ -14,7 +14,7 @@ answer in time; FAILED_PRECONDITION, the call is made where it cannot be.
 """
 from __future__ import annotations
 
-from typing import Dict, Mapping, Optional, Type
+from typing import Any, Dict, Mapping, Optional, Tuple, Type
 
 
 class KvtierError(Exception):
@@ -37,7 +37,7 @@ class KvtierError(Exception):
         head = self.code + (" / " + self.reason if self.reason else "")
         return "%s: %s" % (head, self.message)
 
-    def __reduce__(self) -> object:
+    def __reduce__(self) -> Tuple[Any, ...]:
         state = {"code": self.code, "reason": self.reason, "metadata": self.metadata,
                  "retry_delay": self.retry_delay}
         return (_rebuild, (type(self), self.message, state))

@@ -34,7 +34,7 @@ _CLASSES: Dict[str, Any] = {}
 if hasattr(message_factory, "GetMessageClass"):
     _class_of = message_factory.GetMessageClass
 else:  # before protobuf 4.22
-    _class_of = message_factory.MessageFactory(_POOL).GetPrototype
+    _class_of = getattr(message_factory.MessageFactory(_POOL), "GetPrototype")
 
 
 def message_class(full_name: str) -> Any:

@@ -260,7 +260,7 @@ class LocalPlane:
         copy: not while a stream is being captured."""
         values, memory = (ctypes.c_int64 * COUNTER_COUNT)(), self.memory
         native.check(native.LIBRARY.kvtier_counts(memory.handle, group, values))
-        return counters_of(values)
+        return counters_of(list(values))
 
     def synchronize(self) -> None:
         """Returns when all that this process has enqueued on the device is done."""

@@ -57,7 +57,7 @@ class Memory:
         handle = ctypes.c_void_p()
         native.check(native.LIBRARY.kvtier_open(device.backend.encode(), device.uuid.encode(),
                                                 kernel_threads, ctypes.byref(handle)))
-        self.handle = handle.value
+        self.handle = handle.value or 0
         self._finalizer = weakref.finalize(self, _close_plane, self.handle, os.getpid())
         # At exit the system unmaps, after everything that might still read.
         self._finalizer.atexit = False
@@ -105,7 +105,7 @@ class Memory:
         native.check(code)
         if segment.segment_index in self._segments:
             raise malformed_answer("two segments have number %d" % segment.segment_index)
-        self._segments[segment.segment_index] = _Segment(address.value, segment.kind,
+        self._segments[segment.segment_index] = _Segment(address.value or 0, segment.kind,
                                                          segment.size_bytes, segment.read_only)
 
     def array(self, holder: Holder, name: str, buffer: Any, kind: str, dtype: str,

@@ -170,7 +170,7 @@ class RequestBase:
         self._released = False
         # On a GPU a copy, as of the last assign or free.
         self._table = (None if cache.tensor_device == "cpu" else
-                       numpy.full(cache.layout.max_blocks_per_request, -1, numpy.int32))
+                       numpy.full(cache.layout.max_blocks_per_request or 0, -1, numpy.int32))
 
     @property
     def cache(self) -> CacheBase:
