@@ -1,5 +1,5 @@
-// The device that a cache's hot memory is on: how this process maps that memory and runs kernels
-// on it. Internal to client/.
+// The device that a cache's hot memory is on, in this library's terms: how this process maps that
+// memory and runs kernels on it is client/data_plane's. Internal to client/.
 //
 // On a CPU hot memory is host memory, and a kernel is done when its call returns. On a GPU hot
 // memory is for the device alone, and a kernel is enqueued on the worker's stream. Nothing here
@@ -8,12 +8,13 @@
 
 #include <cstdint>
 #include <memory>
-#include <string>
+#include <utility>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "client/cache_shape.h"
 #include "client/cache_view.h"
+#include "client/data_plane/device.h"
 #include "client/mapping.h"
 #include "kernels/params.h"
 #include "proto/kvtier/v1/kvtier.pb.h"
@@ -23,40 +24,43 @@ namespace kvtier::client {
 
 class Device {
  public:
-  virtual ~Device() = default;
+  explicit Device(std::unique_ptr<data_plane::Device> device) : device_(std::move(device)) {}
 
   // May the host read and write hot memory?
-  virtual bool host_readable() const = 0;
+  bool host_readable() const { return device_->host_readable(); }
 
   // UNIMPLEMENTED / NOT_IMPLEMENTED for a segment that Map cannot map. Looks at nothing else.
-  virtual absl::Status CheckTransport(const v1::Segment& segment) const = 0;
-  // Maps a segment, host memory so that kernels can reach it too. Errors: as MapFile;
-  // RESOURCE_EXHAUSTED / LIMIT_REACHED where the driver refuses; INTERNAL / DEVICE_ERROR.
-  virtual absl::StatusOr<std::unique_ptr<Mapping>> Map(const v1::Segment& segment,
-                                                       const RedeemToken& redeem) = 0;
+  absl::Status CheckTransport(const v1::Segment& segment) const;
+  // Maps a segment, host memory so that kernels can reach it too. Nothing that it says is trusted.
+  // Errors: INTERNAL / INTERNAL for memory that is not what the segment says; RESOURCE_EXHAUSTED /
+  // LIMIT_REACHED where the system or the driver refuses; INTERNAL / DEVICE_ERROR; of `redeem`.
+  absl::StatusOr<Mapping> Map(const v1::Segment& segment, const RedeemToken& redeem);
   // Scratch memory for kernels on a cache of `shape`. Once, before the first of them.
-  virtual absl::Status Reserve(const CacheShape& shape) = 0;
+  absl::Status Reserve(const CacheShape& shape);
 
-  // ---- Kernels. Errors: INVALID_ARGUMENT / FIELD_INVALID for a null stream on a GPU, INTERNAL /
-  // DEVICE_ERROR.
-  virtual absl::Status SwapIn(const SwapInParams& params, DeviceStreamRef stream) = 0;
-  virtual absl::Status ReplayPlan(const ReplayPlanParams& params, DeviceStreamRef stream) = 0;
-  virtual absl::Status Backup(const BackupParams& params, DeviceStreamRef stream) = 0;
+  // ---- Kernels. Errors: INVALID_ARGUMENT / FIELD_INVALID for a null stream on a GPU and for one
+  // on a CPU, INTERNAL / DEVICE_ERROR.
+  absl::Status SwapIn(const SwapInParams& params, DeviceStreamRef stream);
+  absl::Status ReplayPlan(const ReplayPlanParams& params, DeviceStreamRef stream);
+  absl::Status Backup(const BackupParams& params, DeviceStreamRef stream);
 
   // ---- Small copies between hot memory and the host; done when they return.
-  virtual absl::Status Read(void* destination, const void* source, int64_t bytes) const = 0;
-  virtual absl::Status Write(void* destination, const void* source, int64_t bytes) const = 0;
+  absl::Status Read(void* destination, const void* source, int64_t bytes) const;
+  absl::Status Write(void* destination, const void* source, int64_t bytes) const;
 
   // Returns when all that was enqueued on the device by this process is done. Errors: DEVICE_ERROR.
-  virtual absl::Status Finish() = 0;
+  absl::Status Finish();
 
   // ---- Order between the worker's stream and the daemon's, by numbers in host memory. Nobody
   // asks for it on a CPU, where the order of calls is order enough.
 
   // Writes `number` to `*word` when all that `stream` has now is done.
-  virtual absl::Status Signal(int32_t* word, int32_t number, DeviceStreamRef stream) = 0;
+  absl::Status Signal(int32_t* word, int32_t number, DeviceStreamRef stream);
   // What is enqueued on `stream` from now on comes after *word - number >= 0, in int32.
-  virtual absl::Status Wait(const int32_t* word, int32_t number, DeviceStreamRef stream) = 0;
+  absl::Status Wait(const int32_t* word, int32_t number, DeviceStreamRef stream);
+
+ private:
+  std::unique_ptr<data_plane::Device> device_;
 };
 
 // `device` as the daemon names it. `kernel_threads`: of a CPU device. Errors: FAILED_PRECONDITION /

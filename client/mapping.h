@@ -5,9 +5,10 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <utility>
 
 #include "absl/status/statusor.h"
-#include "proto/kvtier/v1/types.pb.h"
+#include "client/data_plane/device.h"
 
 namespace kvtier::client {
 
@@ -17,29 +18,16 @@ using RedeemToken = std::function<absl::StatusOr<int>(const std::string& token)>
 // One mapping; its end unmaps.
 class Mapping {
  public:
-  virtual ~Mapping() = default;
-  Mapping(const Mapping&) = delete;
-  Mapping& operator=(const Mapping&) = delete;
+  Mapping(std::unique_ptr<data_plane::Mapping> mapping, int64_t size_bytes)
+      : mapping_(std::move(mapping)), size_bytes_(size_bytes) {}
 
   // An address for the kernels of the device that mapped it.
-  uint8_t* data() const { return data_; }
+  uint8_t* data() const { return mapping_->data(); }
   int64_t size_bytes() const { return size_bytes_; }
 
- protected:
-  Mapping(uint8_t* data, int64_t size_bytes) : data_(data), size_bytes_(size_bytes) {}
-
  private:
-  uint8_t* const data_;
-  const int64_t size_bytes_;
+  std::unique_ptr<data_plane::Mapping> mapping_;
+  int64_t size_bytes_;
 };
-
-// Maps host memory: a sealed file behind the token of `segment`. Nothing that the segment says is
-// trusted. Errors: INTERNAL / INTERNAL for a descriptor that is not what the segment says,
-// RESOURCE_EXHAUSTED where the system has no room, and those of `redeem`.
-absl::StatusOr<std::unique_ptr<Mapping>> MapFile(const v1::Segment& segment,
-                                                 const RedeemToken& redeem);
-
-// UNIMPLEMENTED / NOT_IMPLEMENTED: `segment` is passed in a way that is not for this device.
-absl::Status TransportError(const v1::Segment& segment);
 
 }  // namespace kvtier::client

@@ -51,18 +51,17 @@ class Finder {
     }
     if (segment.read_only && !read_only) return Refuse(name, "is in a read-only segment");
     if (buffer.offset_bytes() < 0 || buffer.offset_bytes() % alignment != 0 ||
-        buffer.offset_bytes() > segment.mapping->size_bytes()) {
+        buffer.offset_bytes() > segment.mapping.size_bytes()) {
       return Refuse(name, absl::StrCat("begins at byte ", buffer.offset_bytes(),
-                                       " of a segment of ", segment.mapping->size_bytes()));
+                                       " of a segment of ", segment.mapping.size_bytes()));
     }
     if (buffer.size_bytes() < bytes ||
-        buffer.size_bytes() > segment.mapping->size_bytes() - buffer.offset_bytes()) {
-      return Refuse(name,
-                    absl::StrCat("has ", buffer.size_bytes(), " bytes from byte ",
-                                 buffer.offset_bytes(), " of a segment of ",
-                                 segment.mapping->size_bytes(), "; the layout needs ", bytes));
+        buffer.size_bytes() > segment.mapping.size_bytes() - buffer.offset_bytes()) {
+      return Refuse(name, absl::StrCat("has ", buffer.size_bytes(), " bytes from byte ",
+                                       buffer.offset_bytes(), " of a segment of ",
+                                       segment.mapping.size_bytes(), "; the layout needs ", bytes));
     }
-    return segment.mapping->data() + buffer.offset_bytes();
+    return segment.mapping.data() + buffer.offset_bytes();
   }
 
   uint8_t* Refuse(const std::string& name, const std::string& what) {
@@ -183,7 +182,7 @@ absl::StatusOr<CacheMemory> CacheMemory::Map(const v1::AttachCacheResponse& answ
   }
   CacheMemory memory;
   for (const v1::Segment& segment : answer.segments()) {
-    absl::StatusOr<std::unique_ptr<Mapping>> mapping = device->Map(segment, redeem);
+    absl::StatusOr<Mapping> mapping = device->Map(segment, redeem);
     if (!mapping.ok()) return mapping.status();
     MappedSegment mapped = {segment.kind(), segment.read_only(), *std::move(mapping)};
     if (!memory.segments_.emplace(segment.segment_index(), std::move(mapped)).second) {

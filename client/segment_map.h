@@ -25,9 +25,9 @@ namespace kvtier::client {
 
 // One segment of an answer.
 struct MappedSegment {
-  v1::SegmentKind kind = v1::SEGMENT_KIND_UNSPECIFIED;
-  bool read_only = false;
-  std::unique_ptr<Mapping> mapping;
+  v1::SegmentKind kind;
+  bool read_only;
+  Mapping mapping;
 };
 
 // What the kernels need of one group, beside its view. Points into the mapped segments.

@@ -12,7 +12,7 @@
 #include <string>
 #include <vector>
 
-#include "client/cpu_device.h"
+#include "client/device.h"
 #include "client/error.h"
 #include "client/testing/fake_cache.h"
 #include "gmock/gmock.h"
@@ -30,7 +30,7 @@ absl::StatusOr<CacheMemory> MapOf(const FakeCache& fake, const v1::CacheLayout& 
   }
   absl::StatusOr<CacheShape> shape = CacheShapeOf(fake.answer().layout());
   if (!shape.ok()) return shape.status();
-  CpuDevice device(/*kernel_threads=*/1);
+  Device device(data_plane::OpenCpu(/*kernel_threads=*/1));
   return CacheMemory::Map(fake.answer(), *shape, &device,
                           [&fake](const std::string& token) { return fake.Redeem(token); });
 }

@@ -69,7 +69,7 @@ class CpuDevice final : public Device {
  private:
   static Error CheckStream(Stream stream) {
     if (stream == nullptr) return {};
-    return ArgumentError("stream", "given", "none: the cache is on a CPU");
+    return ArgumentError("device_stream", "a stream", "null: the cache is on a CPU");
   }
 
   cpu::Executor executor_;
@@ -88,11 +88,11 @@ Error Device::MapGpuHandle(const void* /*handle*/, int64_t /*offset_bytes*/, int
 }
 
 Error Device::Signal(int32_t* /*word*/, int32_t /*number*/, Stream /*stream*/) {
-  return ArgumentError("stream", "given", "none: the cache is on a CPU");
+  return ArgumentError("device_stream", "a stream", "null: the cache is on a CPU");
 }
 
 Error Device::Wait(const int32_t* /*word*/, int32_t /*number*/, Stream /*stream*/) {
-  return ArgumentError("stream", "given", "none: the cache is on a CPU");
+  return ArgumentError("device_stream", "a stream", "null: the cache is on a CPU");
 }
 
 Error MapHostFile(int32_t fd, int64_t offset_bytes, int64_t size_bytes, bool read_only,
@@ -103,12 +103,12 @@ Error MapHostFile(int32_t fd, int64_t offset_bytes, int64_t size_bytes, bool rea
   if (size_bytes <= 0 || offset_bytes < 0 || offset_bytes % sysconf(_SC_PAGESIZE) != 0 ||
       size_bytes > file.st_size - offset_bytes) {
     return MalformedAnswer(std::to_string(size_bytes) + " bytes from " +
-                           std::to_string(offset_bytes) + " of a descriptor that has " +
+                           std::to_string(offset_bytes) + ", but its descriptor has " +
                            std::to_string(file.st_size));
   }
   const int seals = fcntl(fd, F_GET_SEALS);
   if (seals < 0 || (seals & F_SEAL_SHRINK) == 0) {
-    return MalformedAnswer("a descriptor that is not sealed against shrinking");
+    return MalformedAnswer("its descriptor is not sealed against shrinking");
   }
   const int protection = PROT_READ | (read_only ? 0 : PROT_WRITE);
   void* data = mmap(nullptr, static_cast<size_t>(size_bytes), protection, MAP_SHARED, fd,

@@ -1,4 +1,4 @@
-// Where the kernels of a plane run, and how it maps memory for them. Internal to client/data_plane.
+// Where the kernels of a plane run, and how it maps memory for them. Internal to client/.
 //
 // On a CPU a kernel is done when its call returns; on a GPU it is enqueued on the caller's stream.
 // Nothing here locks.

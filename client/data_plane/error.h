@@ -1,5 +1,5 @@
 // What went wrong, in the standard library's terms: the words of absl::Status and ErrorInfo, which
-// this library does without. Internal to client/data_plane.
+// this library does without. Internal to client/.
 #pragma once
 
 #include <cstdint>

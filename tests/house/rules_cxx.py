@@ -82,7 +82,7 @@ def rpc_stays_at_the_edges(path, text, tree):
 ], good=[
     ("kernels/cuda/launch.h", "#include <cuda_runtime_api.h>"),
     ("kernels/a.cu", "#include <cub/cub.cuh>"),
-    ("client/cuda/memory.cc", "#include <cuda.h>"),
+    ("client/data_plane/cuda/memory.cc", "#include <cuda.h>"),
     ("server/device/cuda/a.h", "#include <cuda.h>"),
 ])
 def cuda_stays_on_its_floor(path, text, tree):

@@ -1,4 +1,4 @@
-// A GPU as the device of a plane. Internal to client/data_plane.
+// A GPU as the device of a plane. Internal to client/.
 #pragma once
 
 #include <memory>
