@@ -4,6 +4,8 @@
 #   run_gpu_python_checks.sh               the package's tests, on the CPU backend and on a GPU, and
 #                                          the benchmark
 #   run_gpu_python_checks.sh --tests       without the benchmark
+#   run_gpu_python_checks.sh --package     the tests of the package alone
+#   run_gpu_python_checks.sh --adapters    those of the adapters alone
 #   run_gpu_python_checks.sh --benchmark   only that
 #
 # Needs Python ($PYTHON, python3 unless set) with grpcio, protobuf, numpy, and PyTorch 2.4 or later; the
@@ -51,22 +53,25 @@ check() {
 }
 
 # unittests NAME SECONDS SKIPS_ALLOWED MODULE...
-unittests() {
+unitpackage_tests() {
   local name="$1" limit="$2" may_skip="$3"
   shift 3
   check "$name" "$limit" "$may_skip" env -C "$here/tests" PYTHONPATH="$packages" "$python" -m unittest \
     -v "$@"
 }
 
-tests() {
+package_tests() {
   # One GPU alone cannot have a tensor on another one; nothing else may be skipped.
   unittests cpu_session 60 0 session_test admin_test example_test
-  unittests cpu_cache 60 0 cache_test arrays_test
+  unittests cpu_cache 60 0 cache_test arrays_test answers_test
   unittests cpu_aio 60 0 aio_test
   # Inductor wants a compiler that the machine may not have.
   unittests cpu_torch 180 1 torch_test
   unittests gpu_descriptors 240 1 gpu_test.GpuTest
   unittests gpu_ipc 240 1 gpu_test.IpcTest
+}
+
+adapter_tests() {
   local decoder="$here/checks/dsa_decoder/main.py"
   [[ -e "$decoder" ]] || return
   for options in "" --mutate "--workers 2" "--ranks 2"; do
@@ -100,8 +105,10 @@ except ImportError:
 print(", ".join(versions))
 PYTHON_CODE
 case "${1:-}" in
-  '') tests; benchmark ;;
-  --tests) tests ;;
+  '') package_tests; adapter_tests; benchmark ;;
+  --tests) package_tests; adapter_tests ;;
+  --package) package_tests ;;
+  --adapters) adapter_tests ;;
   --benchmark) benchmark ;;
   *)
     sed -n '2,/^set/s/^# \{0,1\}//p' "${BASH_SOURCE[0]}" >&2
