@@ -267,6 +267,23 @@ class LocalPlane:
         memory = self.memory
         native.check(native.LIBRARY.kvtier_finish(memory.handle))
 
+    def set_rows(self, regions: Sequence[int], newest_slots: Optional[Sequence[int]] = None) -> None:
+        """Says what the rows of the next step are: row_to_request (-1: padding), newest_slot (None:
+        none anywhere) and num_real_rows. Small copies that are done when this returns: engines write
+        the three arrays on their stream."""
+        slots = [-1] * len(regions) if newest_slots is None else newest_slots
+        rows = self.row_to_request.shape[0]
+        if len(regions) > rows or len(slots) != len(regions):
+            raise argument_error("regions, newest_slots",
+                                 "of %d and %d entries" % (len(regions), len(slots)),
+                                 "as many, at most %d" % rows)
+        memory = self.memory
+        for array, values in ((self.row_to_request, regions), (self.newest_slot, slots),
+                              (self.num_real_rows, [len(regions)])):
+            numbers = numpy.ascontiguousarray(values, dtype=numpy.int32)
+            native.check(native.LIBRARY.kvtier_write(memory.handle, array.address,
+                                                     numbers.ctypes.data, numbers.nbytes))
+
     # ---- Verbs. `stream`: on a GPU a cudaStream_t as a number or an object that has one; None is
     # PyTorch's current stream. Nothing allocates, synchronizes or reads device memory: a call may
     # be captured in a CUDA graph, and replayed for as long as the arrays live.

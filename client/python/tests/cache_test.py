@@ -25,9 +25,7 @@ def set_step(cache, request, positions, newest=-1):
     topk = cache.groups[0].topk.numpy()
     topk[0] = -1
     topk[0, :len(positions)] = positions
-    cache.row_to_request.numpy()[0] = request.region
-    cache.newest_slot.numpy()[0] = newest
-    cache.num_real_rows.numpy()[0] = 1
+    cache.set_rows([request.region], [newest])
 
 
 def hot_bytes(cache, layer=0):
@@ -350,6 +348,14 @@ class WrongUseTest(unittest.TestCase):
         self.refused(kvtier.InvalidArgumentError, "FIELD_INVALID", "it must be on cuda:0",
                      kvtier.tensors.check_index, "topk", OnGpu(), (None,), "cuda:0")
         kvtier.tensors.check_index("topk", OnGpu(), (4,), "cuda:1")
+
+    def test_rows_that_do_not_fit(self):
+        for arguments in (([0, 1, 2],), ([0], [1, 2])):
+            self.refused(kvtier.InvalidArgumentError, "FIELD_INVALID", "at most 2",
+                         self.cache.set_rows, *arguments)
+        self.cache.set_rows([1])
+        self.assertEqual((self.cache.row_to_request.numpy()[0], self.cache.newest_slot.numpy()[0],
+                          self.cache.num_real_rows.numpy()[0]), (1, -1, 1))
 
     def test_a_field_of_another_type(self):
         self.refused(kvtier.InvalidArgumentError, "FIELD_INVALID", "AdmitRequest",

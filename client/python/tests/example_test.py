@@ -16,6 +16,7 @@ class ExampleTest(unittest.TestCase):
             text = file.read()
         code = re.search(r"```python\n(.*?)```\s*prints `([^`]*)`", text, re.DOTALL)
         self.assertIsNotNone(code, "no example in README.md")
+        self.assertEqual(len(code[1].splitlines()), 10)
         host, output = daemon.Daemon(self), io.StringIO()
         with contextlib.redirect_stdout(output):
             exec(code[1], {"socket_path": host.socket})  # pylint: disable=exec-used
