@@ -18,6 +18,7 @@ from typing import Any, Callable, Iterable, Sequence
 
 import numpy as np
 
+from kvtier._request_names import RequestNames
 from kvtier.hisparse.ranks import Ranks
 
 # No block ever has this generation.
@@ -53,6 +54,7 @@ class BlockBook:
         self._used: set[int] = set()  # handed out since they were last recycled
         self._last_use: dict[int, Any] = {}  # fence behind the last step that could read a block
         self._leaving: list[tuple[Any, _Entry]] = []  # to release, once their fence is done
+        self._names = RequestNames()
         self.recycled_blocks = 0
         # Host memory on any device. Rows whose number is not their block's generation are unbacked.
         self._backed = [group.backed_generation.numpy() for group in cache.groups]
@@ -131,7 +133,7 @@ class BlockBook:
         fence = self._fence()
         fence.wait()
         entry.request.release()
-        entry.request = self._cache.admit(request_id)
+        entry.request = self._cache.admit(self._names.next(request_id))
         if entry.blocks:
             entry.request.assign_blocks(0, shared_blocks=entry.blocks)
 
@@ -176,7 +178,7 @@ class BlockBook:
 
     def _admit(self, request_id: str) -> _Entry:
         self._release_left(wait=len(self._entries) + len(self._leaving) >= self._regions())
-        entry = _Entry(self._cache.admit(request_id))
+        entry = _Entry(self._cache.admit(self._names.next(request_id)))
         self._entries[request_id] = entry
         return entry
 

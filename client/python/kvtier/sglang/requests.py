@@ -10,6 +10,9 @@ from typing import Any, Callable, Iterator
 
 import numpy as np
 
+from kvtier import ResourceExhaustedError
+from kvtier._request_names import RequestNames
+
 NO_REGION = -1
 
 
@@ -37,7 +40,7 @@ class RequestBook:
         self._by_index: dict[int, PoolRequest] = {}
         self._leaving: list[tuple[Any, Any]] = []
         self._regions = np.full(pool_size, NO_REGION, np.int32)
-        self._admitted = 0
+        self._names = RequestNames()
         self.regions = arrays.full(pool_size, NO_REGION)
 
     def __len__(self) -> int:
@@ -68,11 +71,9 @@ class RequestBook:
                 % (pool_index, self._by_index[pool_index].rid)
             )
         self._release_left(wait=len(self._by_index) + len(self._leaving) >= self._limit())
-        # An engine may bring an id again before its first request has left the device.
-        self._admitted += 1
-        request = self._cache.admit(
-            "%s#%d" % (rid[:100], self._admitted),
-            reserve_blocks=self._blocks_for(max(tokens, reserve_tokens)),
+        blocks = self._blocks_for(max(tokens, reserve_tokens))
+        request = self._with_room(
+            lambda: self._cache.admit(self._names.next(rid), reserve_blocks=blocks)
         )
         entry = PoolRequest(rid, pool_index, request, slots=np.empty(0, np.int32))
         try:
@@ -90,7 +91,7 @@ class RequestBook:
         missing = self._blocks_for(tokens) - len(entry.slots) // size
         if missing <= 0:
             return
-        blocks = entry.request.assign_blocks(missing).block_ids
+        blocks = self._with_room(lambda: entry.request.assign_blocks(missing)).block_ids
         first = np.asarray(blocks, np.int32)[:, None] * size
         added = (first + np.arange(size, dtype=np.int32)[None, :]).reshape(-1)
         entry.slots = np.concatenate([entry.slots, added])
@@ -108,6 +109,16 @@ class RequestBook:
         for pool_index in list(self._by_index):
             self.finish(pool_index)
         self._release_left(wait=True)
+
+    def _with_room(self, call: Callable[[], Any]) -> Any:
+        """What `call` returns. Blocks of requests that have ended may still be in their hands."""
+        try:
+            return call()
+        except ResourceExhaustedError:
+            if not self._leaving:
+                raise
+        self._release_left(wait=True)
+        return call()
 
     def _limit(self) -> int:
         return self._cache.layout.max_requests - 1  # the coordinator has one
