@@ -7,7 +7,6 @@ import unittest
 import daemon
 
 import kvtier
-from kvtier._frameworks import NumpyArrays
 from kvtier.hisparse.blocks import BlockBook
 from kvtier.sglang.requests import RequestBook
 
@@ -35,7 +34,8 @@ class FenceTest(unittest.TestCase):
         session = daemon.session(self)
         layer = kvtier.Layer(row_bytes=16)
         self.cache = session.attach("fences", kvtier.CacheLayout(
-            [kvtier.LayerGroup([layer], top_k=4)], block_count=8, max_requests=self.REGIONS, block_size=4))
+            [kvtier.LayerGroup([layer], top_k=4)], block_count=8, max_requests=self.REGIONS,
+            block_size=4))
         self.addCleanup(self.cache.close)
 
     def fence(self):
@@ -115,7 +115,7 @@ class RequestBookTest(FenceTest):
 
     def setUp(self):
         super().setUp()
-        self.book = RequestBook(self.cache, NumpyArrays(), 4, self.fence)
+        self.book = RequestBook(self.cache, 4, self.fence)
         self.addCleanup(self.book.close)
 
     def test_a_request_that_ends_waits_for_nothing(self):

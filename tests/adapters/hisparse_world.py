@@ -63,7 +63,7 @@ class World:
 
     def step(self, request_ids, topk=None, padding=0, backup=True):
         """Decodes a token for each request; returns how many selected rows were not what the truth
-        says, over all layers. `topk` of one request, by id; else random positions and the newest."""
+        says, over all layers. `topk` by request; else random positions and the newest."""
         tokens = len(request_ids) + padding
         self.tier.set_batch(request_ids)
         slots = np.full(tokens, -1, np.int64)

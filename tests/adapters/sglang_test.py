@@ -56,6 +56,14 @@ class SglangTest(unittest.TestCase):
             for _ in range(3):
                 self.assertEqual(world.step(["a"], padding=2), 0, "%d tokens" % tokens)
 
+    def test_admissions_come_between_the_beginning_of_a_step_and_the_step(self):
+        world = self.world()
+        world.prefill("a", 1, HOT_SIZE + 3)
+        for tokens in (6, HOT_SIZE + 1):
+            self.assertEqual(world.step(["a"], between=lambda: world.prefill("b", 2, tokens)), 0)
+            self.assertEqual(world.step(["b", "a"]), 0)
+            world.finish("b")
+
     def test_rows_that_arrive_in_the_host_pool(self):
         world = self.world()
         world.receive("a", 1, HOT_SIZE + 3)

@@ -66,8 +66,9 @@ class World:
     def length(self, rid):
         return self.truth[rid].shape[1]
 
-    def step(self, rids, padding=0):
-        """A token for each; returns how many selected rows were wrong, over all layers."""
+    def step(self, rids, padding=0, between=lambda: None):
+        """A token for each; returns how many selected rows were wrong, over all layers. `between`
+        comes after the beginning of the step."""
         new = self.rows(len(rids))
         for row, rid in enumerate(rids):
             self.truth[rid] = np.concatenate([self.truth[rid], new[:, row : row + 1]], axis=1)
@@ -76,6 +77,7 @@ class World:
         out_cache_loc = self.random.permutation(POOL_ROWS)[: len(rids)]
         rows = self.tier.map_last_loc_to_buffer(lengths, out_cache_loc, pool, lengths, pool)
         assert (self.loc_mapping[out_cache_loc] == rows).all()
+        between()
         # Graphs pad a batch with request 0 of length 1.
         lengths = np.concatenate([lengths, np.ones(padding, np.int64)])
         pool = np.concatenate([pool, np.zeros(padding, np.int64)])

@@ -7,7 +7,7 @@ Torch is imported only by `TorchArrays`.
 """
 from __future__ import annotations
 
-from typing import Any, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -87,7 +87,10 @@ class NumpyArrays:
         """`values` in the type of `like`."""
         return values.astype(like.dtype)
 
-    def upload(self, destination: np.ndarray, values: Sequence[int]) -> None:
+    def maximum(self, a: AnyArray, b: AnyArray) -> np.ndarray:
+        return np.maximum(a, b)
+
+    def upload(self, destination: np.ndarray, values: Any) -> None:
         """destination[:len(values)] = values, from the host."""
         destination[: len(values)] = values
 

@@ -1,7 +1,7 @@
 """Torch tensors for the adapters. Imports torch."""
 from __future__ import annotations
 
-from typing import Any, Sequence
+from typing import Any
 
 import numpy as np
 import torch
@@ -69,23 +69,27 @@ class TorchArrays:
         """`values` in the type of `like`."""
         return values.to(like.dtype)
 
-    def upload(self, destination: torch.Tensor, values: Sequence[int]) -> None:
+    def maximum(self, a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+        return torch.maximum(a, b)
+
+    def upload(self, destination: torch.Tensor, values: Any) -> None:
         """destination[:len(values)] = values, from the host; on a GPU in the stream's order.
 
         A copy from pageable memory would hold the host until the stream has come to it.
         """
-        if len(values) == 0:
+        host = torch.from_numpy(np.ascontiguousarray(values, np.int32))
+        if host.numel() == 0:
             return
-        host = torch.from_numpy(np.asarray(values, dtype=np.int32))
         if not self._cuda:
-            destination[: len(values)].copy_(host)
+            destination[: len(host)].copy_(host)
             return
-        staging = self._staging_buffer(len(values))
-        staging[: len(values)].copy_(host)
-        destination[: len(values)].copy_(staging[: len(values)], non_blocking=True)
+        buffer = self._staging_buffer(host.numel())
+        staged = buffer[: host.numel()].view(host.shape)
+        staged.copy_(host)
+        destination[: len(host)].copy_(staged, non_blocking=True)
         event = torch.cuda.Event()
         event.record(torch.cuda.current_stream(self.device))
-        self._staging.append((staging, event))
+        self._staging.append((buffer, event))
 
     def _staging_buffer(self, count: int) -> torch.Tensor:
         """Pinned memory for `count` values that no copy reads any more."""

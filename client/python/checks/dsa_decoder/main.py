@@ -93,12 +93,12 @@ def daemon(binary, device, pool_bytes):
 
 
 def break_something(adapter, tier):
-    """What an adapter does that forgets: the vLLM one that blocks are recycled, so that they go from
-    one to another as they are; the SGLang one that rows are backed up."""
+    """What an adapter does that forgets: the vLLM one that blocks are recycled, so that they go
+    from one to another as they are; the SGLang one that rows are backed up."""
     if adapter == "vllm":
         tier.blocks.recycle = lambda blocks: None
     else:
-        tier._eager_backup_previous_token = lambda entries, lengths: None
+        tier._backup_previous_tokens = lambda count: None
 
 
 def rank_of(arguments):
@@ -155,7 +155,8 @@ def decode(session, arguments, adapter, kv_dtype, size, ranks, name):
             compared += ours.numel()
         groups = [tiered.tier.cache.counters(g) for g in range(len(shape.layer_groups))]
         result = dict(
-            adapter=adapter, rows=kv_dtype, steps=arguments.steps, outputs=compared, different=different,
+            adapter=adapter, rows=kv_dtype, steps=arguments.steps, outputs=compared,
+            different=different,
             hits=sum(c.hits for c in groups), misses=sum(c.misses for c in groups),
             evictions=sum(c.evictions for c in groups),
             unbacked=sum(c.unbacked_reads for c in groups), **driver.counts)

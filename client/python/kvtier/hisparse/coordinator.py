@@ -96,12 +96,12 @@ class HiSparseCoordinator:
         return self._tier.step.newest_rows(num_tokens)
 
     def write_newest_rows(self, rows: Any, slot_mapping: Any, req_id_per_token: Any) -> None:
-        """Writes the step's rows [num_tokens, row_width] of kv_dtype: one token for each request."""
+        """Writes the step's rows [num_tokens, row_width] of kv_dtype, a token for each request."""
         num_tokens = rows.shape[0]
         self.hot_cache[self.newest_rows(req_id_per_token, slot_mapping, num_tokens)] = rows
 
     def write_rows_to_host(self, rows: Any, slot_mapping: Any) -> None:
-        """Writes a prefill's rows [num_tokens, row_width] to the host pool at their slots; -1 skips.
+        """Writes a prefill's rows [num_tokens, row_width] to the host pool at their slots, -1 none.
         The blocks were assigned before, and nothing of them has been selected since.
 
         The rows of a group go in one launch, when its last layer has brought its own: `rows` must
@@ -156,7 +156,9 @@ class HiSparseCoordinator:
             raise ValueError("a layer that joined a leader applies its plan; it has no swap_in")
         num_tokens, top_k = topk_indices.shape
         if top_k != self.config.top_k:
-            raise ValueError("topk_indices has %d columns; top_k is %d" % (top_k, self.config.top_k))
+            raise ValueError(
+                "topk_indices has %d columns; top_k is %d" % (top_k, self.config.top_k)
+            )
         self._check_kv_cache(kv_cache)
         self._prepare(req_id_per_token, slot_mapping, num_tokens, "swap_in")
         all_layers = self._tier.copy_followers_with_leader

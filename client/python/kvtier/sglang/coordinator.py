@@ -13,6 +13,7 @@ from kvtier import CacheLayout, Layer, LayerGroup, StepInputs, UnavailableError
 from kvtier._frameworks import frameworks_for
 from kvtier.hisparse.config import HiSparseConfig, RowShape, num_blocks_of_pool
 from kvtier.sglang.requests import PoolRequest, RequestBook
+from kvtier.sglang.steps import StepBlock
 
 
 @dataclass(frozen=True)
@@ -33,7 +34,7 @@ class HiSparseCoordinator:
     token of a short one is written there, too; that of a longer one into the reserved row.
 
     A step is: `map_last_loc_to_buffer` outside of graphs; then, for each layer, the engine writes
-    the newest rows at the rows it returned and calls `swap_in_selected_pages`, which may be captured.
+    the newest rows at the rows it returned and calls `swap_in_selected_pages`; that may be captured.
 
     newest_rows   int32 [max_num_reqs]: what map_last_loc_to_buffer returned last, and scrap_row for
                   the rows behind; its address never changes
@@ -91,11 +92,12 @@ class HiSparseCoordinator:
             **{"step_rows": max_num_reqs, **(layout_options or {})},
         )
         self.cache = session.attach(
-            cache, layout, **{"device_uuid": self.arrays.device_uuid(session), **(attach_options or {})}
+            cache,
+            layout,
+            **{"device_uuid": self.arrays.device_uuid(session), **(attach_options or {})},
         )
         self.requests = RequestBook(
             self.cache,
-            self.arrays,
             max_num_reqs + 1 if req_pool_size is None else req_pool_size,
             self.arrays.fence,
         )
@@ -110,24 +112,22 @@ class HiSparseCoordinator:
         for layer_id, (group, _) in self._place.items():
             self._layer_groups.setdefault(group, []).append(layer_id)
         self._region_stride = self._groups[0].region_stride
-        self._row_to_request = view(self.cache.row_to_request)
-        self._newest_slot = view(self.cache.newest_slot)
-        self._num_real_rows = view(self.cache.num_real_rows)
         self._hot_indices = [view(group.hot_indices) for group in self._groups]
         self._hot = {
             layer_id: view(self._groups[g].layers[l].hot, self.row_shape.dtype)
             for layer_id, (g, l) in self._place.items()
         }
-        max_rows = self._newest_slot.shape[0]
-        self._row_numbers = self.arrays.arange(max_rows)
-        self._backup_inputs = self.arrays.full((3, max_rows), -1)  # hot row, slot, region
         # Tokens that pad a captured batch are written somewhere.
         self._scrap = self.cache.admit("kvtier.sglang.scrap")
         self.scrap_row = self._groups[0].newest_hot_row(self._scrap.region)
-        self.newest_rows = self.arrays.full(max_rows, self.scrap_row)
+        self._step = StepBlock(self.arrays, self.cache.layout.step_rows, self.scrap_row)
+        self.newest_rows = self._step.newest_rows
         if self._loc_mapping is not None:
             self._loc_mapping[:] = self.scrap_row
         self._selected: list[Any] = [None] * len(self._groups)
+        # Of admissions, which come between the beginning of a step and the step.
+        self._region_of_one, self._slot_of_one, self._one = self.arrays.full((3, 1), -1)
+        self.arrays.upload(self._one, [1])
 
     # ---- Where rows are.
 
@@ -200,8 +200,7 @@ class HiSparseCoordinator:
         """Waits for what is enqueued, releases all requests and leaves the cache. Tensors that the
         engine still has keep the memory mapped."""
         self.arrays.fence().wait()
-        self._hot, self._hot_indices, self._selected = {}, [], []
-        self._row_to_request = self._newest_slot = self._num_real_rows = None
+        self._hot, self._hot_indices, self._selected, self._step = {}, [], [], None
         try:
             self.requests.close()
             self._scrap.release()
@@ -230,24 +229,26 @@ class HiSparseCoordinator:
         tokens before, and says where the new rows go. Outside of graphs.
 
         Returns int32 [requests] rows of `hot_rows` of every layer, which are also written to
-        loc_mapping[out_cache_loc]. Two small copies to the device, no wait; a call to the daemon
-        where a request needs a block.
+        loc_mapping[out_cache_loc]. One small copy to the device, and a launch for each layer group;
+        a call to the daemon where a request needs a block.
         """
-        lengths = np.asarray(seq_lens_cpu, np.int64)
-        entries = [self.requests[index] for index in np.asarray(req_pool_indices_cpu)]
-        count = len(entries)
-        self._eager_backup_previous_token(entries, lengths)
-        newest_rows, newest_slots = [], []
-        for entry, length in zip(entries, lengths.tolist()):
+        lengths = np.asarray(seq_lens_cpu, np.int64).tolist()
+        entries = [self.requests[index] for index in np.asarray(req_pool_indices_cpu).tolist()]
+        for entry, length in zip(entries, lengths):
             self.requests.grow(entry, length)
-            newest_rows.append(self._row_of_newest(entry, length))
-            newest_slots.append(int(entry.slots[length - 1]))
-        self._all_short = count > 0 and bool((lengths <= self.config.hot_size).all())
-        padding = [self.scrap_row] * (self.newest_rows.shape[0] - count)
-        self.arrays.upload(self.newest_rows, newest_rows + padding)
-        self.arrays.upload(self._newest_slot, newest_slots)
-        self.arrays.upload(self._num_real_rows, [count])
-        rows = self.newest_rows[:count]
+        backups = self._previous_tokens(entries, lengths)
+        short = [length <= self.config.hot_size for length in lengths]
+        self._all_short = len(short) > 0 and all(short)
+        self._step.write(
+            newest_rows=[self._row_of_newest(e, length) for e, length in zip(entries, lengths)],
+            newest_slots=[e.slots[length - 1] for e, length in zip(entries, lengths)],
+            regions=[e.request.region for e in entries],
+            is_short=short,
+            bases=[self._base_of(e) for e in entries],
+            backups=backups,
+        )
+        self._backup_previous_tokens(len(backups))
+        rows = self.newest_rows[: len(entries)]
         if self._loc_mapping is not None:
             self._loc_mapping[out_cache_loc] = self.arrays.cast(rows, self._loc_mapping)
         return rows
@@ -260,32 +261,31 @@ class HiSparseCoordinator:
     ) -> Any:
         """Makes the chosen rows of a layer hot, and says where they are. May be captured.
 
-        req_pool_indices  int [rows]; rows past those of map_last_loc_to_buffer are padding
-        seq_lens          int [rows]
+        req_pool_indices  as map_last_loc_to_buffer had them, and so are seq_lens; only how many
+                          there are is read, and those behind the batch are padding
         top_k_result      int32 [rows, top_k] positions, -1 none
         Returns int32 [rows, top_k] rows of hot_rows(layer_id), -1 masked. A follower gets its
         leader's.
         """
         group, layer = self._place[layer_id]
+        rows = top_k_result.shape[0]
+        topk = self.arrays.int32(top_k_result)
         if layer > 0:
             if not self._skips_kernels():
-                self.cache.replay_plan(group, top_k_result.shape[0], layers=(layer, 1))
+                inputs = self._step.inputs(topk)
+                self.cache.replay_plan(group, rows, layers=(layer, 1), inputs=inputs)
             return self._selected[group]
-        rows = req_pool_indices.shape[0]
-        real = self._row_numbers[:rows] < self._num_real_rows
-        regions = self.requests.regions[req_pool_indices]
-        is_long = real & (seq_lens > self.config.hot_size)
-        base = (regions * self._region_stride)[:, None]
-        found = self.arrays.where(
-            (real & ~is_long)[:, None] & (top_k_result >= 0), base + top_k_result, -1
-        )
-        if not self._skips_kernels():
-            self._row_to_request[:rows] = self.arrays.where(is_long, regions, -1)
-            topk = self.arrays.int32(top_k_result)
-            self.cache.swap_in(group, rows, layers=(0, 1), inputs=StepInputs(topk=topk))
-            found = self.arrays.where(is_long[:, None], self._hot_indices[group][:rows], found)
-        self._selected[group] = found
-        return found
+        found = self._step.short_rows(topk)
+        if self._skips_kernels():
+            selected = self.arrays.where((topk >= 0) & (found >= 0), found, -1)
+        else:
+            inputs = self._step.inputs(topk)
+            self.cache.swap_in(group, rows, layers=(0, 1), inputs=inputs)
+            # Of each row one of both is -1 or below.
+            found = self.arrays.maximum(found, self._hot_indices[group][:rows])
+            selected = self.arrays.where(topk >= 0, found, -1)
+        self._selected[group] = selected
+        return selected
 
     def get_token_stats(self) -> TokenStats:
         """Of requests that are admitted; nothing is asked of device or daemon."""
@@ -299,37 +299,50 @@ class HiSparseCoordinator:
     def _skips_kernels(self) -> bool:
         return self._all_short and not self.arrays.capturing()
 
-    def _row_of_newest(self, entry: PoolRequest, length: int) -> int:
-        first = entry.request.region * self._region_stride
-        return first + min(length - 1, self.config.hot_size)
+    def _base_of(self, entry: PoolRequest) -> int:
+        return entry.request.region * self._region_stride
 
-    def _eager_backup_previous_token(self, entries: list[PoolRequest], lengths: Any) -> None:
-        """Copies the row that each request's last step has written to the host pool."""
-        for entry, length in zip(entries, lengths.tolist()):
+    def _row_of_newest(self, entry: PoolRequest, length: int) -> int:
+        return self._base_of(entry) + min(length - 1, self.config.hot_size)
+
+    def _previous_tokens(
+        self, entries: list[PoolRequest], lengths: list[int]
+    ) -> list[tuple[int, int, int]]:
+        """(hot row, slot, region) of the rows that each request's last step has written."""
+        for entry, length in zip(entries, lengths):
             if not length - 2 <= entry.backed_tokens <= length - 1:
                 raise ValueError(
                     "request %r has %d tokens in the host pool and comes with seq_len %d; %d or %d "
                     "was expected"
-                    % (entry.rid, entry.backed_tokens, length, entry.backed_tokens + 1,
-                       entry.backed_tokens + 2)
+                    % (
+                        entry.rid,
+                        entry.backed_tokens,
+                        length,
+                        entry.backed_tokens + 1,
+                        entry.backed_tokens + 2,
+                    )
                 )
-        rows, slots, regions = [], [], []
-        for entry, length in zip(entries, lengths.tolist()):
+        backups = []
+        for entry, length in zip(entries, lengths):
             if entry.backed_tokens == length - 1:
                 continue  # prefill has brought it
-            rows.append(self._row_of_newest(entry, length - 1))
-            slots.append(int(entry.slots[length - 2]))
-            regions.append(entry.request.region)
+            slot = int(entry.slots[length - 2])
+            backups.append((self._row_of_newest(entry, length - 1), slot, entry.request.region))
             entry.backed_tokens = length - 1
-        if not rows:
+        return backups
+
+    def _backup_previous_tokens(self, count: int) -> None:
+        if count == 0:
             return
-        count = len(rows)
-        for destination, values in zip(self._backup_inputs, (rows, slots, regions)):
-            self.arrays.upload(destination, values)
-        source_rows, slots_there, regions_there = (a[:count] for a in self._backup_inputs)
+        step = self._step
         for group, layer_ids in self._layer_groups.items():
-            hot = [self._hot[layer_id] for layer_id in layer_ids]
-            self.cache.backup_rows(group, hot, source_rows, slots_there, regions_there)
+            self.cache.backup_rows(
+                group,
+                [self._hot[layer_id] for layer_id in layer_ids],
+                step.backup_rows[:count],
+                step.backup_slots[:count],
+                step.backup_regions[:count],
+            )
 
     def _preload(self, entry: PoolRequest) -> None:
         """Puts the rows of a short request where the fast path looks: misses of an empty region
@@ -338,16 +351,19 @@ class HiSparseCoordinator:
         if tokens > self.config.hot_size:
             return
         top_k = self.config.top_k
-        self.arrays.upload(self._num_real_rows, [1])
-        self.arrays.upload(self._row_to_request, [entry.request.region])
-        self.arrays.upload(self._newest_slot, [-1])
+        self.arrays.upload(self._region_of_one, [entry.request.region])
         for first in range(0, tokens, top_k):
             positions = np.full((1, top_k), -1, np.int32)
             count = min(top_k, tokens - first)
             positions[0, :count] = np.arange(first, first + count)
-            topk = self.arrays.int32(positions)
+            inputs = StepInputs(
+                topk=self.arrays.int32(positions),
+                row_to_request=self._region_of_one,
+                newest_slot=self._slot_of_one,
+                num_real_rows=self._one,
+            )
             for group in self._layer_groups:
-                self.cache.swap_in(group, 1, inputs=StepInputs(topk=topk))
+                self.cache.swap_in(group, 1, inputs=inputs)
 
 
 def _places_of(layer_groups: Sequence[Sequence[int]]) -> dict[int, tuple[int, int]]:

@@ -13,8 +13,6 @@ import numpy as np
 from kvtier import ResourceExhaustedError
 from kvtier._request_names import RequestNames
 
-NO_REGION = -1
-
 
 @dataclass
 class PoolRequest:
@@ -28,20 +26,16 @@ class PoolRequest:
 
 
 class RequestBook:
-    """Requests by req_pool_idx. Not thread-safe.
+    """Requests by req_pool_idx. Not thread-safe."""
 
-    regions   int32 on the device, by req_pool_idx; -1: none. Its address never changes.
-    """
-
-    def __init__(self, cache: Any, arrays: Any, pool_size: int, fence: Callable[[], Any]):
+    def __init__(self, cache: Any, pool_size: int, fence: Callable[[], Any]):
+        """`fence()` is done when the device work that was enqueued before it is."""
         self._cache = cache
-        self._arrays = arrays
         self._fence = fence
         self._by_index: dict[int, PoolRequest] = {}
         self._leaving: list[tuple[Any, Any]] = []
-        self._regions = np.full(pool_size, NO_REGION, np.int32)
+        self._pool_size = pool_size
         self._names = RequestNames()
-        self.regions = arrays.full(pool_size, NO_REGION)
 
     def __len__(self) -> int:
         return len(self._by_index)
@@ -61,9 +55,9 @@ class RequestBook:
     def admit(self, rid: str, pool_index: int, tokens: int, reserve_tokens: int) -> PoolRequest:
         """A region, and blocks for `tokens`; `reserve_tokens` are sure to get blocks later."""
         pool_index = int(pool_index)
-        if not 0 <= pool_index < len(self._regions):
+        if not 0 <= pool_index < self._pool_size:
             raise ValueError(
-                "req_pool_idx is %d; there are 0..%d" % (pool_index, len(self._regions) - 1)
+                "req_pool_idx is %d; there are 0..%d" % (pool_index, self._pool_size - 1)
             )
         if pool_index in self._by_index:
             raise ValueError(
@@ -82,7 +76,6 @@ class RequestBook:
             request.release()
             raise
         self._by_index[pool_index] = entry
-        self._set_region(pool_index, request.region)
         return entry
 
     def grow(self, entry: PoolRequest, tokens: int) -> None:
@@ -101,7 +94,6 @@ class RequestBook:
         far is done, which a later call sees."""
         entry = self[pool_index]
         del self._by_index[entry.pool_index]
-        self._set_region(entry.pool_index, NO_REGION)
         self._leaving.append((self._fence(), entry.request))
         self._release_left(wait=False)
 
@@ -125,10 +117,6 @@ class RequestBook:
 
     def _blocks_for(self, tokens: int) -> int:
         return -(-tokens // self._cache.layout.block_size)
-
-    def _set_region(self, pool_index: int, region: int) -> None:
-        self._regions[pool_index] = region
-        self._arrays.upload(self.regions, self._regions)
 
     def _release_left(self, wait: bool) -> None:
         remaining = []
