@@ -7,7 +7,7 @@ import unittest
 import daemon
 
 import kvtier
-from kvtier.hisparse.blocks import BlockBook
+from kvtier.hisparse.blocks import Assignment, BlockBook
 from kvtier.sglang.requests import RequestBook
 
 
@@ -49,61 +49,64 @@ class BlockBookTest(FenceTest):
         self.book = BlockBook(self.cache, 8, self.fence)
         self.addCleanup(self.close)
 
+    def assign(self, request_id, blocks):
+        self.book.assign([Assignment(request_id, blocks)])
+
     def close(self):
         self.book.close()
         self.book = None
 
     def test_a_request_that_ends_waits_for_nothing_and_keeps_its_region(self):
-        self.book.assign("a", [0, 1])
+        self.assign("a", [0, 1])
         region = self.book.region_of("a")
         self.book.finish("a")
         (fence,) = self.fences
         self.assertEqual(fence.waits, 0)
-        self.book.assign("a", [2])  # the engine brings the id again
+        self.assign("a", [2])  # the engine brings the id again
         self.assertNotEqual(self.book.region_of("a"), region)
         self.assertEqual(fence.waits, 0)
         self.assertEqual(list(self.cache.block_table.numpy()[region][:2]), [0, 1])
 
     def test_the_region_is_given_back_when_the_work_is_done(self):
-        self.book.assign("a", [0])
+        self.assign("a", [0])
         region = self.book.region_of("a")
         self.book.finish("a")
         self.fences[0].open = True
-        self.book.assign("b", [1])
+        self.assign("b", [1])
         self.assertEqual(self.book.region_of("b"), region)
         self.assertEqual(self.fences[0].waits, 0)
 
     def test_an_admission_waits_where_no_region_is_left(self):
-        self.book.assign("a", [0])
-        self.book.assign("b", [1])
+        self.assign("a", [0])
+        self.assign("b", [1])
         self.book.finish("a")
-        self.book.assign("c", [2])
+        self.assign("c", [2])
         self.assertEqual(self.fences[0].waits, 1)
 
     def test_recycling_waits_for_the_last_reader(self):
-        self.book.assign("a", [0, 1])
+        self.assign("a", [0, 1])
         self.book.finish("a")
-        self.book.assign("b", [2])
+        self.assign("b", [2])
         self.assertEqual(self.fences[0].waits, 0)
-        self.book.assign("b", [1])
+        self.assign("b", [1])
         self.assertEqual(self.fences[0].waits, 1)
         self.assertEqual(self.book.recycled_blocks, 1)
 
     def test_a_cached_prefix_needs_no_wait(self):
-        self.book.assign("a", [0, 1])
+        self.assign("a", [0, 1])
         self.book.finish("a")
-        self.book.assign("b", [0, 1, 2], reused_blocks=2)
+        self.book.assign([Assignment("b", [0, 1, 2], reused_blocks=2)])
         self.assertEqual(self.fences[0].waits, 0)
         self.assertEqual(self.book.recycled_blocks, 0)
 
     def test_blocks_leave_a_table_when_no_step_reads_it(self):
-        self.book.assign("a", [0, 1, 2])
+        self.assign("a", [0, 1, 2])
         self.book.truncate("a", 1)
         self.assertEqual(self.fences[0].waits, 1)
         self.assertEqual(self.book.blocks_of("a"), [0])
 
     def test_closing_waits_for_all(self):
-        self.book.assign("a", [0])
+        self.assign("a", [0])
         self.book.finish("a")
         self.book.close()
         self.assertGreaterEqual(min(fence.waits for fence in self.fences), 1)

@@ -7,8 +7,8 @@ import numpy as np
 from hisparse_world import BLOCK_SIZE, HOT_SIZE, TOP_K, World
 
 import kvtier
-from kvtier.hisparse import (HiSparseConfig, HiSparseCoordinator, HiSparseTier, Ranks,
-                             kv_cache_shape)
+from kvtier.hisparse import (Assignment, HiSparseConfig, HiSparseCoordinator, HiSparseTier,
+                             Ranks, kv_cache_shape)
 
 
 class ConfigTest(unittest.TestCase):
@@ -191,6 +191,27 @@ class HiSparseTest(unittest.TestCase):
         topk = {"b": np.array([0, 1, 2, 3, 4, 5, 6, 7], np.int32)}
         self.assertEqual(world.step(["b"], topk), 0)
         self.assertEqual(world.counters("unbacked_reads"), 7 * 2)  # two groups
+
+    def test_several_requests_get_blocks_at_once(self):
+        world = self.world()
+        world.start("a", [0, 1, 2], 9)
+        world.start("b", [3, 4], 6)
+        world.finish("a")
+        world.tier.assign([Assignment("c", [2, 0]), Assignment("b", [1]),
+                           Assignment("d", [3, 5], reused_blocks=1)])
+        world.blocks["b"] += [1]
+        world.blocks.update(c=[2, 0], d=[3, 5])
+        world.prefill("c", 0, 7)
+        world.prefill("b", 6, 9)
+        world.prefill("d", 4, 7)
+        self.assertEqual(world.tier.blocks.recycled_blocks, 3)
+        self.assertEqual(world.step(["b", "c", "d"]), 0)
+        for bad, words in (([Assignment("c", [6]), Assignment("d", [6])], "block 6 .*'d'.*1 other"),
+                           ([Assignment("c", [6]), Assignment("d", [24])], "block 24")):
+            with self.assertRaisesRegex(ValueError, words):
+                world.tier.assign(bad)
+        self.assertEqual(world.tier.blocks.blocks_of("c"), [2, 0])
+        self.assertEqual(world.counters("unbacked_reads"), 0)
 
     def test_a_cached_prefix_keeps_its_rows(self):
         world = self.world()

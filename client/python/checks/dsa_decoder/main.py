@@ -55,7 +55,8 @@ def flags():
                         help="processes that share one copy of the rows (vllm), a GPU each if "
                         "there are as many")
     parser.add_argument("--rank", help=argparse.SUPPRESS)  # NUMBER,FILE of a process of --ranks
-    parser.add_argument("--adapters", default="vllm,sglang")
+    parser.add_argument("--adapters", default="vllm,vllm-together,sglang",
+                        help="together: one launch copies for all layers of a group")
     parser.add_argument("--dtypes", default="bfloat16,fp8_ds_mla")
     parser.add_argument("--eager", action="store_true", help="no graph on a GPU")
     parser.add_argument("--mutate", action="store_true",
@@ -95,7 +96,7 @@ def daemon(binary, device, pool_bytes):
 def break_something(adapter, tier):
     """What an adapter does that forgets: the vLLM one that blocks are recycled, so that they go
     from one to another as they are; the SGLang one that rows are backed up."""
-    if adapter == "vllm":
+    if adapter != "sglang":
         tier.blocks.recycle = lambda blocks: None
     else:
         tier._backup_previous_tokens = lambda count: None
@@ -116,7 +117,7 @@ def tiered_side(adapter, decoder, session, cache, size, sizes, ranks):
     if adapter == "sglang":
         return sglang_side.SglangCache(decoder, session, cache, hot_size=size["hot_size"], **sizes)
     return sides.TieredCache(decoder, session, cache, hot_size=size["hot_size"], ranks=ranks,
-                             **sizes)
+                             with_leader=adapter == "vllm-together", **sizes)
 
 
 def decode(session, arguments, adapter, kv_dtype, size, ranks, name):
@@ -223,7 +224,9 @@ def share(arguments, socket):
             commands.append(common + ["--device", device, "--seed", str(arguments.seed), "--ranks",
                                       str(arguments.ranks), "--rank",
                                       "%d,%s" % (rank, os.path.join(folder, "ranks"))])
-        workers = [subprocess.Popen(command) for command in commands]
+        # Ranks meet on this machine, whatever its name resolves to.
+        environment = dict(os.environ, GLOO_SOCKET_IFNAME="lo")
+        workers = [subprocess.Popen(command, env=environment) for command in commands]
         return max(abs(worker.wait()) for worker in workers)
 
 

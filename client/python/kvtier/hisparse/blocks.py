@@ -25,6 +25,23 @@ from kvtier.hisparse.ranks import Ranks
 _NEVER_BACKED = 0
 
 
+@dataclass(frozen=True)
+class Assignment:
+    """Blocks that a request gets behind those that it has, in the order of its positions.
+
+    The first `reused_blocks` keep their rows (a prefix that the engine has cached); the others are
+    fresh: invalidated everywhere, and to be written before they are selected.
+    """
+
+    request_id: str
+    block_ids: Sequence[int]
+    reused_blocks: int = 0
+
+    @property
+    def fresh_blocks(self) -> Sequence[int]:
+        return self.block_ids[self.reused_blocks :]
+
+
 @dataclass
 class _Entry:
     """An engine's request that is admitted."""
@@ -84,24 +101,24 @@ class BlockBook:
     def request_ids(self) -> list[str]:
         return list(self._entries)
 
-    def assign(self, request_id: str, block_ids: Sequence[int], reused_blocks: int = 0) -> None:
-        """Appends blocks to the request's table; admits the request if it is new.
-
-        The first `reused_blocks` keep their rows (a cached prefix); the others are recycled.
-        """
-        blocks = [int(block) for block in block_ids]
-        if not 0 <= reused_blocks <= len(blocks):
-            raise ValueError("reused_blocks is %d of %d blocks" % (reused_blocks, len(blocks)))
-        self._check(request_id, blocks, blocks[reused_blocks:])
-        entry = self._entries.get(request_id) or self._admit(request_id)
-        if not blocks:
-            return
-        self.recycle(block for block in blocks[reused_blocks:] if block in self._used)
-        entry.request.assign_blocks(0, shared_blocks=blocks)
-        entry.blocks.extend(blocks)
-        for block in blocks:
-            self._holders[block] += 1
-        self._used.update(blocks)
+    def assign(self, assignments: Sequence[Assignment]) -> None:
+        """Appends blocks to requests' tables; admits requests that are new. All fresh blocks are
+        recycled at once. A mistake in one is found before anything is done."""
+        fresh: set[int] = set()
+        for assignment in assignments:
+            self._check(assignment, fresh)
+            fresh.update(assignment.fresh_blocks)
+        self.recycle(fresh & self._used)
+        for assignment in assignments:
+            entry = self._entries.get(assignment.request_id) or self._admit(assignment.request_id)
+            blocks = list(assignment.block_ids)
+            if not blocks:
+                continue
+            entry.request.assign_blocks(0, shared_blocks=blocks)
+            entry.blocks.extend(blocks)
+            for block in blocks:
+                self._holders[block] += 1
+            self._used.update(blocks)
 
     def truncate(self, request_id: str, block_count: int) -> None:
         """Takes all blocks but the first `block_count` out of the request's table. Its region and
@@ -208,7 +225,13 @@ class BlockBook:
             raise KeyError("no request %r; it begins with assign_blocks" % request_id)
         return entry
 
-    def _check(self, request_id: str, blocks: list[int], fresh: list[int]) -> None:
+    def _check(self, assignment: Assignment, given: set[int]) -> None:
+        """`given`: fresh blocks of assignments before."""
+        request_id, blocks = assignment.request_id, assignment.block_ids
+        if not 0 <= assignment.reused_blocks <= len(blocks):
+            raise ValueError(
+                "reused_blocks is %d of %d blocks" % (assignment.reused_blocks, len(blocks))
+            )
         own = set(self._entries[request_id].blocks) if request_id in self._entries else set()
         for block in blocks:
             if not 0 <= block < self._num_blocks:
@@ -216,9 +239,10 @@ class BlockBook:
             if block in own:
                 raise ValueError("request %r has block %d twice" % (request_id, block))
             own.add(block)
-        for block in fresh:
-            if self._holders[block]:
+        for block in assignment.fresh_blocks:
+            holders = self._holders[block] + (block in given)
+            if holders:
                 raise ValueError(
                     "block %d is given to request %r as a new one, and %d other requests have it"
-                    % (block, request_id, self._holders[block])
+                    % (block, request_id, holders)
                 )

@@ -17,7 +17,7 @@ import numpy as np
 
 from kvtier import CacheLayout, Layer, LayerGroup, UnavailableError
 from kvtier._frameworks import frameworks_for
-from kvtier.hisparse.blocks import BlockBook
+from kvtier.hisparse.blocks import Assignment, BlockBook
 from kvtier.hisparse.config import HiSparseConfig, kv_cache_shape, num_blocks_of_pool
 from kvtier.hisparse.ranks import Ranks
 from kvtier.hisparse.rows import RowBook
@@ -190,7 +190,12 @@ class HiSparseTier:
         and gets an empty region. All but the first `reused_blocks`, whose rows stay (a prefix that
         the engine has cached), are invalidated everywhere, and their rows must be written before
         they are selected."""
-        self.blocks.assign(request_id, block_ids, reused_blocks)
+        self.assign([Assignment(request_id, [int(b) for b in block_ids], reused_blocks)])
+
+    def assign(self, assignments: Sequence[Assignment]) -> None:
+        """assign_blocks of several requests: one call to the daemon for each, and one for all the
+        blocks that were others' before."""
+        self.blocks.assign(assignments)
 
     def truncate_blocks(self, request_id: str, block_count: int = 0) -> None:
         """Takes all but the first `block_count` blocks from a request that goes on: preempted, or

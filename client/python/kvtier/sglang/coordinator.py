@@ -34,7 +34,8 @@ class HiSparseCoordinator:
     token of a short one is written there, too; that of a longer one into the reserved row.
 
     A step is: `map_last_loc_to_buffer` outside of graphs; then, for each layer, the engine writes
-    the newest rows at the rows it returned and calls `swap_in_selected_pages`; that may be captured.
+    the newest rows at the rows it returned and calls `swap_in_selected_pages`, which a graph may
+    capture.
 
     newest_rows   int32 [max_num_reqs]: what map_last_loc_to_buffer returned last, and scrap_row for
                   the rows behind; its address never changes
