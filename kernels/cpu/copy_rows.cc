@@ -7,6 +7,9 @@
 namespace kvtier::cpu {
 namespace {
 
+// One thread has copied fewer bytes than these before another would have woken up.
+constexpr int64_t kBytesOfThreadMin = 256 << 10;
+
 void ZeroRow(uint8_t* to, const RowLayout& layout, int32_t row) {
   std::memset(to + ValueOffset(layout, row), 0, layout.value_bytes);
   if (layout.format != RowFormat::kSplitPage) return;
@@ -47,22 +50,29 @@ int32_t PartsPerItem(int64_t items, const Executor& executor) {
 
 int64_t CopyLists(const LayerView* layers, int32_t layer_count, const CallScratch& call,
                   Executor& executor) {
-  const int64_t items = int64_t{call.list_count} * layer_count;
-  const int32_t parts = PartsPerItem(items, executor);
-  executor.ParallelFor(items * parts, [&](int32_t, int64_t index) {
+  int64_t entries = 0, rows = 0, row_bytes = 0;
+  for (int32_t list = 0; list < call.list_count; ++list) {
+    const RowCopy* copies = call.copies.data() + call.copy_starts[list];
+    entries += call.copy_counts[list];
+    for (int32_t i = 0; i < call.copy_counts[list]; ++i) rows += copies[i].slot >= 0;
+  }
+  for (int32_t l = 0; l < layer_count; ++l) row_bytes += RowBytes(layers[l].layout);
+  const int64_t items = entries == 0 ? 0 : int64_t{call.list_count} * layer_count;
+  const bool is_short = entries * row_bytes < kBytesOfThreadMin;
+  const int32_t parts = is_short ? 1 : PartsPerItem(items, executor);
+  const auto copy = [&](int32_t, int64_t index) {
     const int64_t item = index / parts, part = index % parts;
     const auto list = static_cast<int32_t>(item / layer_count);
     const int64_t count = call.copy_counts[list];
     const int64_t begin = count * part / parts, end = count * (part + 1) / parts;
     CopyList(layers[item % layer_count], call.copies.data() + call.copy_starts[list] + begin,
              end - begin);
-  });
-  int64_t rows = 0, row_bytes = 0;
-  for (int32_t list = 0; list < call.list_count; ++list) {
-    const RowCopy* copies = call.copies.data() + call.copy_starts[list];
-    for (int32_t i = 0; i < call.copy_counts[list]; ++i) rows += copies[i].slot >= 0;
+  };
+  if (is_short) {
+    for (int64_t item = 0; item < items; ++item) copy(0, item);
+  } else {
+    executor.ParallelFor(items * parts, copy);
   }
-  for (int32_t l = 0; l < layer_count; ++l) row_bytes += RowBytes(layers[l].layout);
   return rows * row_bytes;
 }
 
