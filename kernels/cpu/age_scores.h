@@ -25,4 +25,19 @@ inline void AgeAll(uint8_t* scores, int32_t count) {
   for (; h < count; ++h) scores[h] = AgedScore(scores[h]);
 }
 
+// The same, and HitScore() of those where `hits` [count] is 1. Other bytes of it are 0.
+inline void AgeAllAndHits(const uint8_t* hits, uint8_t* scores, int32_t count) {
+  for (int32_t h = 0; h < count; ++h) {  // vectors of bytes
+    const uint8_t score = scores[h];
+    const auto aged = static_cast<uint8_t>(score < kScoreHits ? score : score - kScoreHits);
+    const auto before = static_cast<uint8_t>(aged & kScoreHitsMax);
+    const auto counted = static_cast<uint8_t>(before < kScoreHitsMax ? before + 1 : before);
+    const auto times_16 = static_cast<uint8_t>(counted << 4);
+    const auto hit = static_cast<uint8_t>(kMissScore + times_16 + counted);
+    scores[h] = hits[h] != 0 ? hit : aged;
+  }
+}
+static_assert(kScorePriorityPerStep == 1 && kScorePriorityPerHit * kScoreHits == 16 &&
+              kMissScore == kScorePriority * kScoreHits);
+
 }  // namespace kvtier::cpu

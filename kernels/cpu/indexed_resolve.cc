@@ -53,10 +53,14 @@ class IndexedResolver {
     DropNewest();
     Count();
     if (score_ != nullptr) {
-      AgeScores();
+      // Only steps and resets of this region write its scores, one at a time: no atomics.
+      AgeAllAndHits(w_.notes.hits.data(), score_, hot_size_);
       ChooseVictims();
     }
     const int32_t copy_count = Place(copies);
+    for (int32_t i = 0; i < copy_count; ++i) {
+      index_.SetOwner(copies[i].hot_row - base_, copies[i].slot);
+    }
     WriteOrder();
     Answer();
     index_.Finish();
@@ -93,35 +97,65 @@ class IndexedResolver {
     int32_t* unanswered = w_.unanswered.data() + unanswered_;
     for (int32_t i = 0; i < top_k; ++i) {
       const uint16_t hot_slot = candidates[i];
-      const bool is_hit = index.OwnerOf(hot_slot) == slots[i];
-      hits[is_hit ? hot_slot : HotSlotNotes::kCount - 1] = 1;
+      const int32_t is_miss = index.OwnerOf(hot_slot) != slots[i];
+      hits[NoteOf(hot_slot, is_miss)] = 1;
       *unanswered = begin + i;
-      unanswered += !is_hit;
+      unanswered += is_miss;
     }
     int32_t* const hot_indices = p_.hot_indices + row;
     for (int32_t i = 0; i < top_k; ++i) hot_indices[i] = base_ + candidates[i];
     const auto end = static_cast<int32_t>(unanswered - w_.unanswered.data());
-    w_.valid[rank] = top_k - (end - unanswered_);
     unanswered_ = FindOthers(rank, end);
   }
 
-  // The rest of the search. Returns the end of the list of positions that are no hits.
+  // The note of a hot slot, or one that nobody reads; without a branch.
+  static uint16_t NoteOf(int32_t hot_slot, int32_t is_miss) {
+    return static_cast<uint16_t>(hot_slot | -is_miss);
+  }
+
+  // The rest of the search. Returns the end of the list of positions that are no hits. Whether the
+  // second place has it is anybody's guess, so that there is no branch for it.
   int32_t FindOthers(int32_t rank, int32_t end) {
+    const int32_t begin = rank * top_k_;
     int32_t* const hot_indices = p_.hot_indices + int64_t{rows_[rank]} * top_k_;
     int32_t* const list = w_.unanswered.data();
     uint8_t* const hits = w_.notes.hits.data();
-    int32_t kept = unanswered_;
+    int32_t* const rare = w_.miss_ids.data();
+    int32_t kept = unanswered_, rare_count = 0;
     for (int32_t i = unanswered_; i < end; ++i) {
-      const int32_t hot_slot = index_.FindAgain(w_.ids[list[i]]);
-      if (hot_slot == kNone) {
-        list[kept++] = list[i];
-        continue;
-      }
-      hits[hot_slot] = 1;
-      hot_indices[list[i] - rank * top_k_] = base_ + hot_slot;
-      ++w_.valid[rank];
+      const int32_t position = list[i];
+      const OwnerIndex::Second second = index_.SearchSecond(w_.ids[position]);
+      hits[NoteOf(second.hot_slot, second.is_missing)] = 1;
+      hot_indices[position - begin] = base_ + second.hot_slot;
+      rare[rare_count] = position;
+      rare_count += second.may_go_on;
+      list[kept] = position;
+      kept += second.is_missing;
     }
+    int32_t found = 0;
+    for (int32_t i = 0; i < rare_count; ++i) {
+      const int32_t hot_slot = index_.FindAgain(w_.ids[rare[i]]);
+      if (hot_slot == kNone) continue;
+      hits[hot_slot] = 1;
+      hot_indices[rare[i] - begin] = base_ + hot_slot;
+      w_.ids[rare[i]] = kAnswered;
+      ++found;
+    }
+    if (found > 0) kept = RemoveAnswered(kept);
+    w_.valid[rank] = top_k_ - (kept - unanswered_);
     w_.id_ends[rank] = kept;
+    return kept;
+  }
+
+  // From the end of the list, whose new end is returned.
+  int32_t RemoveAnswered(int32_t end) {
+    int32_t* const list = w_.unanswered.data();
+    const int32_t* const slots = w_.ids.data();
+    int32_t kept = unanswered_;
+    for (int32_t i = kept; i < end; ++i) {
+      list[kept] = list[i];
+      kept += slots[list[i]] != kAnswered;
+    }
     return kept;
   }
 
@@ -182,46 +216,41 @@ class IndexedResolver {
         int64_t{row_count_} * top_k_ - invalid_ - newest_ - hit_count_ - miss_count_;
   }
 
-  // All scores age, hits rise. Only steps and resets of this region write its scores, one at a
-  // time, so that they need no atomics.
-  void AgeScores() {
-    AgeAll(score_, hot_size_);
-    for (int32_t i = 0; i < hit_count_; ++i) {
-      uint8_t& score = score_[w_.hit_slots[i]];
-      score = HitScore(score);
-    }
-  }
-
   // Puts the others with the smallest scores in front, as many as misses draw, of equal ones the
   // oldest. Both parts stay in order.
   void ChooseVictims() {
     if (drawn_ == 0) return;
     uint16_t* const others = w_.other_slots.data();
     uint8_t* const scores = w_.scores.data();
-    // Two of them, because equal scores follow each other and each addition waits for the last.
-    std::array<std::array<int32_t, 256>, 2> counts = {};
+    // Four of them, because equal scores follow each other and each addition waits for the last.
+    std::array<std::array<int32_t, 256>, 4> counts = {};
     for (int32_t i = 0, end = other_count_; i < end; ++i) {
       scores[i] = score_[others[i]];
-      ++counts[i % 2][scores[i]];
+      ++counts[i % 4][scores[i]];
     }
-    const auto with_score = [&counts](int32_t s) { return counts[0][s] + counts[1][s]; };
+    const auto with_score = [&counts](int32_t s) {
+      return counts[0][s] + counts[1][s] + counts[2][s] + counts[3][s];
+    };
     int32_t limit = 0;  // all below it are drawn, and the oldest `at_limit` of those at it
     int32_t at_limit = drawn_;
     while (at_limit > with_score(limit)) at_limit -= with_score(limit++);
+    int32_t cut = 0;  // one past the last of those
+    while (at_limit > 0) at_limit -= scores[cut++] == limit;
     // Each goes to both parts, and one of them goes on: no branch to be wrong about.
     uint16_t* victims = others;
     uint16_t* rest = w_.entries.data();
-    for (int32_t i = 0, end = other_count_; i < end; ++i) {
-      const uint16_t hot_slot = others[i];
-      const int32_t score = scores[i];
-      const bool is_at_limit = (score == limit) & (at_limit > 0);
-      const bool is_victim = (score < limit) | is_at_limit;
-      at_limit -= is_at_limit;
-      *victims = hot_slot;
-      victims += is_victim;
-      *rest = hot_slot;
-      rest += !is_victim;
-    }
+    const auto part = [&](int32_t begin, int32_t end, int32_t score_end) {
+      for (int32_t i = begin; i < end; ++i) {
+        const uint16_t hot_slot = others[i];
+        const bool is_victim = scores[i] < score_end;
+        *victims = hot_slot;
+        victims += is_victim;
+        *rest = hot_slot;
+        rest += !is_victim;
+      }
+    };
+    part(0, cut, limit + 1);
+    part(cut, other_count_, limit);
     std::copy(w_.entries.data(), rest, victims);
   }
 
@@ -297,6 +326,7 @@ class IndexedResolver {
   }
 
   static constexpr int32_t kMaskedId = 0;
+  static constexpr int32_t kAnswered = -3;  // in place of a slot: the position's hot slot is known
 
   const SwapInParams& p_;
   Workspace& w_;

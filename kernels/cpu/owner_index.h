@@ -58,8 +58,27 @@ class OwnerIndex {
     return kNone;
   }
 
-  // The same; what it finds changes places with the candidate, which is asked for less often, as a
-  // rule: so that the next search ends there.
+  // The second step of the search for a slot that the candidate does not own, without a branch.
+  // What it finds changes places with the candidate, which is asked for less often, as a rule: so
+  // that the next search ends there.
+  struct Second {
+    int32_t hot_slot;
+    int32_t is_missing;  // 1: hot_slot doesn't own the slot
+    int32_t may_go_on;   // 1: there may be more of the search, for FindAgain()
+  };
+  Second SearchSecond(int32_t slot) {
+    const uint32_t home = Home(slot), next = Next(home);
+    const uint16_t at_home = places_[home], at_next = places_[next];
+    const uint32_t hot_slot = HotSlotAt(next);
+    const int32_t is_over = (at_home == kNobody) | (at_next == kNobody) | (slot < 0);
+    const int32_t is_missing = (copy_[hot_slot] != slot) | (at_home == kNobody);
+    const auto exchange = static_cast<uint16_t>((at_home ^ at_next) & (is_missing - 1));
+    places_[home] = at_home ^ exchange;
+    places_[next] = at_next ^ exchange;
+    return {static_cast<int32_t>(hot_slot), is_missing, is_missing & (is_over ^ 1)};
+  }
+
+  // Find(), and what it finds changes places with the candidate as well.
   int32_t FindAgain(int32_t slot) {
     const uint32_t home = Home(slot);
     uint32_t place = home;

@@ -138,12 +138,14 @@ TEST_P(OwnerIndexTest, AnyWordsAreHarmless) {
 
 INSTANTIATE_TEST_SUITE_P(HotSizes, OwnerIndexTest, ::testing::Values(1, 7, 8, 40, 64, 129, 700));
 
-TEST(SplitOrderTest, KeepsTheOrderOfBothParts) {
+class SplitOrderTest : public ::testing::TestWithParam<int32_t> {};  // lanes
+
+TEST_P(SplitOrderTest, KeepsTheOrderOfBothParts) {
   HotSlotNotes notes;
   notes.Reserve();
   Random random(3);
   for (int32_t round = 0; round < 600; ++round) {  // stamps come round
-    const int32_t hot_size = 1 + random.Below(70);
+    const int32_t hot_size = 1 + random.Below(100);
     std::vector<uint16_t> order(hot_size), expected_hits, expected_others;
     std::iota(order.begin(), order.end(), uint16_t{0});
     for (int32_t i = hot_size - 1; i > 0; --i) std::swap(order[i], order[random.Below(i + 1)]);
@@ -153,7 +155,7 @@ TEST(SplitOrderTest, KeepsTheOrderOfBothParts) {
     }
     std::vector<uint16_t> hits(hot_size + kSplitSlack), others(hits.size());
     const int32_t hit_count =
-        SplitOrder(order.data(), hot_size, &notes, hits.data(), others.data());
+        SplitOrder(order.data(), hot_size, &notes, hits.data(), others.data(), GetParam());
     ASSERT_EQ(hit_count, std::ssize(expected_hits));
     hits.resize(hit_count);
     others.resize(hot_size - hit_count);
@@ -162,22 +164,26 @@ TEST(SplitOrderTest, KeepsTheOrderOfBothParts) {
   }
 }
 
-TEST(SplitOrderTest, SeesWhatIsNoPermutation) {
+TEST_P(SplitOrderTest, SeesWhatIsNoPermutation) {
   HotSlotNotes notes;
   notes.Reserve();
-  for (const int32_t hot_size : {2, 9, 33}) {
+  for (const int32_t hot_size : {2, 9, 33, 70}) {
     std::vector<uint16_t> order(hot_size), hits(hot_size + kSplitSlack), others(hits.size());
     for (int32_t at = 0; at < hot_size; ++at) {
       for (const int32_t wrong : {(at + 1) % hot_size, hot_size, 32767, 65535}) {
         std::iota(order.begin(), order.end(), uint16_t{0});
         order[at] = static_cast<uint16_t>(wrong);
-        EXPECT_EQ(SplitOrder(order.data(), hot_size, &notes, hits.data(), others.data()), -1);
+        EXPECT_EQ(
+            SplitOrder(order.data(), hot_size, &notes, hits.data(), others.data(), GetParam()), -1);
       }
     }
     std::iota(order.begin(), order.end(), uint16_t{0});
-    EXPECT_EQ(SplitOrder(order.data(), hot_size, &notes, hits.data(), others.data()), 0);
+    EXPECT_EQ(SplitOrder(order.data(), hot_size, &notes, hits.data(), others.data(), GetParam()),
+              0);
   }
 }
+
+INSTANTIATE_TEST_SUITE_P(Lanes, SplitOrderTest, ::testing::Values(1, 8, 32));
 
 }  // namespace
 }  // namespace kvtier::cpu

@@ -31,7 +31,7 @@ struct RowCopy {
 
 struct Lookup {
   int32_t slot;
-  int32_t column;  // of its first appearance
+  int32_t column;  // of its first appearance; in all rows of the request where the index is used
 };
 
 // What one thread needs to work on one request. "Id" numbers what positions ask for: 0 masked,
