@@ -123,6 +123,7 @@ class Rendered(unittest.TestCase):
 
 class Values(unittest.TestCase):
     def test_those_that_make_no_sense_are_refused(self):
+        deploy_tools.helm()  # without it nothing is rendered, and nothing refused
         for values in ({"pool": {"gibibyte": 64}}, {"pool": {"gibibytes": 0}},
                        {"pool": {"gibibytes": "64"}}, {"backend": "gpu"}, {"nonsense": 1},
                        {"config": {"pool_bytes": "1GiB"}}, {"config": {"Log-Level": "debug"}},
