@@ -27,8 +27,9 @@ def hit_rate(by):
 
 
 def quantile(share):
+    """Seconds; nothing (which is not >= 0) where no operation was done."""
     return ("histogram_quantile(%g, sum by (instance, operation, le) "
-            "(rate(kvtierd_operation_duration_seconds_bucket{%s}[$__rate_interval])))"
+            "(rate(kvtierd_operation_duration_seconds_bucket{%s}[$__rate_interval]))) >= 0"
             % (share, CACHE))
 
 
@@ -53,7 +54,7 @@ class Grid:
 
     def series(self, title, description, targets, unit, width=12, steps=None, stacked=False,
                **limits):
-        """Lines over time. `targets`: (expression, legend)."""
+        """Lines over time, from zero. `targets`: (expression, legend)."""
         custom = {"drawStyle": "line", "lineWidth": 2, "fillOpacity": 60 if stacked else 10,
                   "showPoints": "never",
                   "stacking": {"mode": "normal" if stacked else "none", "group": "A"},
@@ -62,7 +63,7 @@ class Grid:
                               "calcs": ["lastNotNull", "max"]},
                    "tooltip": {"mode": "multi", "sort": "desc"}}
         self._panel("timeseries", title, description, targets, unit,
-                    steps or [(None, GREEN)], options, custom, width, 8, limits)
+                    steps or [(None, GREEN)], options, custom, width, 8, {"min": 0, **limits})
 
     def _panel(self, kind, title, description, targets, unit, steps, options, custom, width,
                height, limits):
@@ -118,7 +119,7 @@ def _rows(grid):
     grid.heading("Hits and PCIe")
     grid.series("Hit rate", "By cache. Below 50 % an alert is raised.",
                 [(hit_rate("instance, cache"), "{{instance}} {{cache}}")], "percentunit",
-                steps=[(None, RED), (0.5, GREEN)], min=0, max=1)
+                steps=[(None, RED), (0.5, GREEN)], max=1)
     grid.series("PCIe", "Host to device is misses, device to host is backups.",
                 [(rate("kvtierd_copied_bytes_total", "instance"), "{{instance}} to device"),
                  (rate("kvtierd_backed_up_bytes_total", "instance"), "{{instance}} to host")],
