@@ -1,0 +1,18 @@
+#include "client/cli/json.h"
+
+#include "google/protobuf/util/json_util.h"
+
+namespace kvtier::cli {
+
+std::string ToJson(const google::protobuf::Message& message, bool lines) {
+  google::protobuf::util::JsonPrintOptions options;
+  options.add_whitespace = lines;
+  options.always_print_primitive_fields = true;
+  options.preserve_proto_field_names = true;
+  std::string text;
+  // Fails for messages of an unknown type alone.
+  (void)google::protobuf::util::MessageToJsonString(message, &text, options);
+  return text;
+}
+
+}  // namespace kvtier::cli
