@@ -2,12 +2,14 @@
 import http.client
 import re
 import socket
+import subprocess
 import unittest
 import urllib.error
 import urllib.request
 
 from daemon import (ADMIN, PATIENCE_SECONDS, Daemon, Process, Session, layout, new_folder,
                     wait_until)
+from deploy import deploy_tools
 from prometheus_client.parser import text_string_to_metric_families
 from reflection import CallError, to_json
 
@@ -105,8 +107,14 @@ class Metrics(unittest.TestCase):
             self.assertEqual([b[0] for b in buckets[:-1]],
                              [int(b) / 1e6 for b in stats[operation]["bound_microseconds"]])
 
+    def test_promtool_has_nothing_to_say(self):
+        self.run_steps()
+        done = subprocess.run([deploy_tools.path_of("promtool"), "check", "metrics"],
+                              input=scrape(self.url), capture_output=True, text=True, check=False)
+        self.assertEqual((done.returncode, done.stdout, done.stderr), (0, "", ""))
+
     def test_conventions(self):
-        """What promtool checks: help, units, suffixes; and that labels are bounded."""
+        """Help, units, suffixes; and that labels are bounded."""
         self.run_steps()
         text = scrape(self.url)
         found = families(text)
