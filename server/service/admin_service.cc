@@ -17,6 +17,9 @@
 namespace kvtier {
 namespace {
 
+// Caches that come and go all the time must not keep who looks at them.
+constexpr int kLooksMax = 3;
+
 absl::StatusOr<absl::Duration> IntervalOf(const v1::WatchStatsRequest& request) {
   if (!request.has_interval()) return kWatchIntervalDefault;
   KVTIER_ASSIGN_OR_RETURN(const absl::Duration interval, FromProto("interval", request.interval()));
@@ -29,9 +32,19 @@ absl::StatusOr<absl::Duration> IntervalOf(const v1::WatchStatsRequest& request) 
 }  // namespace
 
 absl::StatusOr<v1::GetStatsResponse> AdminService::ReadStats(const std::string& cache) const {
-  KVTIER_ASSIGN_OR_RETURN(const NodeSnapshot node, context_->node->Snapshot(cache));
-  v1::GetStatsResponse stats = StatsToProto(
-      node, context_->pool->stats(), context_->node->boot_id(), context_->node->start_time());
+  // The pool changes with the caches, under a lock of its own: where it did meanwhile, both are
+  // read again, so that what caches hold adds up to what the pool has given.
+  HostPool::Stats pool = context_->pool->stats();
+  absl::StatusOr<NodeSnapshot> node = context_->node->Snapshot(cache);
+  for (int look = 1; node.ok() && look < kLooksMax; ++look) {
+    const HostPool::Stats after = context_->pool->stats();
+    if (after.used_bytes == pool.used_bytes) break;
+    pool = after;
+    node = context_->node->Snapshot(cache);
+  }
+  if (!node.ok()) return node.status();
+  v1::GetStatsResponse stats =
+      StatsToProto(*node, pool, context_->node->boot_id(), context_->node->start_time());
   stats.set_control_queue_depth(context_->executor->queue_depth());
   stats.set_control_queue_max(context_->executor->queue_max());
   context_->history->FillWindows(&stats);
