@@ -37,8 +37,9 @@ constexpr CommandName kCommands[] = {
     {"complete", "caches|sessions", 1, 1, ""},  // for the completion script; in no list
 };
 
-constexpr absl::string_view kFlags[] = {"--socket",   "--address",    "--output",  "--timeout",
-                                        "--interval", "--iterations", "--message", "--help"};
+constexpr absl::string_view kFlags[] = {"--socket",  "--address",  "--output",
+                                        "--timeout", "--interval", "--iterations",
+                                        "--message", "--wait",     "--help"};
 
 const CommandName* FindCommand(absl::string_view name) {
   const auto* const end = std::end(kCommands);
@@ -98,6 +99,8 @@ absl::Status SetFlag(absl::string_view flag, const std::string& value, Arguments
       return Error(absl::StrCat("--iterations: '", value, "' is no number from 1 on"));
     }
     to->iterations = number;
+  } else if (flag == "--wait") {
+    return SetDuration(flag, value, absl::ZeroDuration(), &to->wait);
   } else if (flag == "--message") {
     to->message = value;
   } else if (flag == "--root") {
@@ -189,7 +192,8 @@ std::string Usage() {
                   "  --timeout=5s         how long to wait for an answer\n"
                   "  --interval=1s        top: between two looks\n"
                   "  --iterations=N       top: end after N looks\n"
-                  "  --message=TEXT       drain, evict: for the sessions and the log\n\n"
+                  "  --message=TEXT       drain, evict: for the sessions and the log\n"
+                  "  --wait=0s            drain: how long to wait for the sessions to leave\n\n"
                   "Exit codes:\n"
                   "  0  done\n"
                   "  1  doctor: something is to be changed; health: it is not serving\n"

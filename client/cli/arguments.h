@@ -28,6 +28,7 @@ struct Arguments {
   absl::Duration interval = absl::Seconds(1);  // top
   std::optional<int> iterations;               // top; absent: until it is ended
   std::string message;                         // drain, evict
+  absl::Duration wait;                         // drain; for sessions to leave
   std::string root;                            // doctor: in front of /proc and /sys, for tests
   std::string command;                         // "stats"
   std::vector<std::string> operands;           // what follows it

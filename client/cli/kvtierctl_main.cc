@@ -21,6 +21,9 @@ namespace {
 
 using Stub = v1::KvTierAdmin::Stub;
 
+// How often a drain looks whether the sessions have left.
+constexpr int32_t kDrainLookNanoseconds = 200'000'000;
+
 int Fail(int code, const absl::Status& status) {
   const std::string reason = client::ErrorReasonOf(status);
   std::fprintf(stderr, "kvtierctl: %s%s%s\n", std::string(status.message()).c_str(),
@@ -73,11 +76,36 @@ int Requests(const Admin& admin, const Arguments& arguments) {
                 });
 }
 
+// Sessions that are open once none is, or when the time is up.
+absl::StatusOr<int32_t> WaitForSessions(const Admin& admin, absl::Duration wait) {
+  grpc::ClientContext context;
+  context.set_deadline(absl::ToChronoTime(absl::Now() + wait));
+  v1::WatchStatsRequest request;
+  request.mutable_interval()->set_nanos(kDrainLookNanoseconds);
+  const auto reader = admin.stub()->WatchStats(&context, request);
+  v1::GetStatsResponse stats;
+  int32_t sessions = -1;
+  while (sessions != 0 && reader->Read(&stats)) sessions = stats.sessions();
+  context.TryCancel();
+  const grpc::Status status = reader->Finish();
+  // At the deadline either side may be the first to end the call.
+  const bool time_is_up = status.error_code() == grpc::StatusCode::DEADLINE_EXCEEDED ||
+                          status.error_code() == grpc::StatusCode::CANCELLED;
+  if (sessions != 0 && !time_is_up) return admin.Explain(status);
+  return sessions;
+}
+
 int Drain(const Admin& admin, const Arguments& arguments) {
   v1::DrainRequest request;
   request.set_message(arguments.message);
-  return Answer(arguments, admin.Call(&Stub::Drain, request), [](const v1::DrainResponse& drained) {
-    return absl::StrCat("draining; ", drained.sessions(), " sessions are still open\n");
+  absl::StatusOr<v1::DrainResponse> drained = admin.Call(&Stub::Drain, request);
+  if (drained.ok() && drained->sessions() > 0 && arguments.wait > absl::ZeroDuration()) {
+    const absl::StatusOr<int32_t> sessions = WaitForSessions(admin, arguments.wait);
+    if (!sessions.ok()) return Fail(sessions.status());
+    if (*sessions >= 0) drained->set_sessions(*sessions);
+  }
+  return Answer(arguments, drained, [](const v1::DrainResponse& response) {
+    return absl::StrCat("draining; ", response.sessions(), " sessions are still open\n");
   });
 }
 

@@ -155,6 +155,21 @@ class Acting(Kvtierctl):
         report = self.json("doctor", code=TO_CHANGE)
         self.assertIn("NOT_SERVING", str(report))
 
+    def test_drain_waits_for_sessions_to_leave(self):
+        session = self.work()
+        self.assertEqual(self.json("drain", "--wait=300ms"), {"sessions": 1})
+        # The same again, while the session leaves when it is told.
+        waiting = subprocess.Popen([BINARY, "--socket=" + self.daemon.socket, "drain",
+                                    "--wait=%ds" % PATIENCE_SECONDS],
+                                   stdout=subprocess.PIPE, text=True)
+        self.addCleanup(waiting.stdout.close)
+        self.addCleanup(waiting.wait, PATIENCE_SECONDS)
+        self.assertEqual(session.events.get(timeout=PATIENCE_SECONDS).WhichOneof("event"),
+                         "draining")
+        session.close()
+        self.assertEqual(waiting.stdout.read(), "draining; 0 sessions are still open\n")
+        self.assertEqual(waiting.wait(PATIENCE_SECONDS), DONE)
+
 
 class Failing(Kvtierctl):
     def test_nobody_there(self):
