@@ -58,9 +58,6 @@ class IndexedResolver {
       ChooseVictims();
     }
     const int32_t copy_count = Place(copies);
-    for (int32_t i = 0; i < copy_count; ++i) {
-      index_.SetOwner(copies[i].hot_row - base_, copies[i].slot);
-    }
     WriteOrder();
     Answer();
     index_.Finish();
