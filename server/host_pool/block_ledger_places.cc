@@ -48,6 +48,12 @@ std::vector<int32_t> BlockPlaces::Take(Holder holder, int32_t count, int32_t nex
   return std::move(taking.taken);
 }
 
+void BlockPlaces::TakeOne(int32_t block) {
+  const int32_t id = Of(block);
+  free_.Take({block, 1});
+  Change(id, all_[id].free - 1, all_[id].claimed_by);
+}
+
 void BlockPlaces::Put(std::vector<int32_t> blocks) {
   std::sort(blocks.begin(), blocks.end());
   size_t begin = 0;

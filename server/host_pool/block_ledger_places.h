@@ -41,6 +41,9 @@ class BlockPlaces {
   // in those of others. `next_to` -1: nowhere.
   std::vector<int32_t> Take(Holder holder, int32_t count, int32_t next_to, int32_t room);
 
+  // Takes this free block, for nobody's neighbourhood.
+  void TakeOne(int32_t block);
+
   // Gives back blocks that are not free; any order, no repetition.
   void Put(std::vector<int32_t> blocks);
 
