@@ -19,6 +19,8 @@ namespace {
 // One step of a touching or wiping thread: between two, it sees a Cancel.
 constexpr int64_t kStepBytes = int64_t{64} << 20;
 constexpr int32_t kTouchThreadsMax = 64;
+// When it pays to ask again for room that another cache has.
+constexpr absl::Duration kFullPoolRetryDelay = absl::Seconds(1);
 // 1 PiB: beyond any machine, and far from where sizes could overflow.
 constexpr int64_t kPoolBytesMax = int64_t{1} << 50;
 
@@ -70,19 +72,36 @@ absl::StatusOr<std::unique_ptr<HostPool>> HostPool::Create(const HostPoolOptions
   HostPoolOptions rounded = options;
   rounded.size_bytes = RoundUp(options.size_bytes);
   rounded.touch_threads = std::clamp(options.touch_threads, 1, kTouchThreadsMax);
-  KVTIER_RETURN_IF_ERROR(
-      CheckMemoryHeadroom(ReadHeadroom(rounded), "the host pool", rounded.size_bytes));
-  KVTIER_ASSIGN_OR_RETURN(
-      PoolMemory memory,
-      PoolMemory::Create(rounded.size_bytes, rounded.huge_pages, rounded.numa_node));
-  return std::unique_ptr<HostPool>(new HostPool(rounded, backend, std::move(memory)));
+  std::unique_ptr<PoolFolder> folder;
+  if (!options.folder.empty()) {
+    KVTIER_ASSIGN_OR_RETURN(folder, PoolFolder::Open({.path = options.folder,
+                                                      .pool_bytes = rounded.size_bytes,
+                                                      .drop_mismatch = options.drop_mismatch,
+                                                      .system_root = options.system_root}));
+    if (folder->has_huge_pages()) rounded.huge_pages = HugePages::kRequire;
+  }
+  const int64_t resident_bytes = folder == nullptr ? 0 : folder->resident_bytes();
+  KVTIER_RETURN_IF_ERROR(CheckMemoryHeadroom(ReadHeadroom(rounded), "the host pool",
+                                             rounded.size_bytes - resident_bytes));
+  absl::StatusOr<PoolMemory> memory =
+      folder == nullptr
+          ? PoolMemory::Create(rounded.size_bytes, rounded.huge_pages, rounded.numa_node)
+          : PoolMemory::OfFile(folder->TakeRows(), rounded.size_bytes, rounded.huge_pages,
+                               rounded.numa_node);
+  KVTIER_RETURN_IF_ERROR(memory.status());
+  return std::unique_ptr<HostPool>(
+      new HostPool(rounded, backend, *std::move(memory), std::move(folder)));
 }
 
-HostPool::HostPool(const HostPoolOptions& options, DeviceBackend* backend, PoolMemory memory)
+HostPool::HostPool(const HostPoolOptions& options, DeviceBackend* backend, PoolMemory memory,
+                   std::unique_ptr<PoolFolder> folder)
     : options_(options),
       backend_(backend),
+      folder_(std::move(folder)),
       memory_(std::move(memory)),
-      space_(options.size_bytes) {}
+      space_(options.size_bytes) {
+  if (folder_ != nullptr && !folder_->rows_are_new()) space_.ForgetPristine();
+}
 
 HostPool::~HostPool() {
   Cancel();
@@ -141,8 +160,11 @@ absl::Status HostPool::PinChunk(int64_t chunk, int64_t offset, int64_t bytes) {
   // Again for each chunk: somebody else may have taken the memory meanwhile, and a container
   // that goes beyond its limit is killed.
   if (!cancelled_.load(std::memory_order_relaxed)) {
-    KVTIER_RETURN_IF_ERROR(CheckMemoryHeadroom(
-        ReadHeadroom(options_), absl::StrCat("chunk ", chunk, " of the host pool"), bytes));
+    const int64_t missing_bytes =
+        options_.size_bytes - (folder_ == nullptr ? 0 : folder_->resident_bytes());
+    KVTIER_RETURN_IF_ERROR(CheckMemoryHeadroom(ReadHeadroom(options_),
+                                               absl::StrCat("chunk ", chunk, " of the host pool"),
+                                               std::min(bytes, missing_bytes)));
   }
   KVTIER_RETURN_IF_ERROR(TakePages(offset, bytes));
   absl::StatusOr<std::unique_ptr<HostRegistration>> registration =
@@ -218,6 +240,49 @@ absl::Status HostPool::WaitReady(absl::Time deadline) {
   return status_;
 }
 
+absl::Status HostPool::CheckReady() const {
+  MutexLock lock(&mutex_);
+  return CheckReadyLocked();
+}
+
+absl::Status HostPool::CheckReadyLocked() const {
+  if (state_.load(std::memory_order_acquire) != State::kPinning) return status_;
+  return MakeRetryableError(
+      absl::StatusCode::kUnavailable, "POOL_PINNING", "the host pool is still being pinned",
+      absl::Milliseconds(500),
+      {{"pinned_bytes", absl::StrCat(pinned_bytes_.load(std::memory_order_relaxed))},
+       {"limit_bytes", absl::StrCat(options_.size_bytes)}});
+}
+
+absl::Status HostPool::Exhausted(int64_t bytes) const {
+  const ErrorMetadata metadata = {
+      {"requested_bytes", absl::StrCat(bytes)},
+      {"free_bytes", absl::StrCat(space_.free_bytes())},
+      {"used_bytes", absl::StrCat(space_.used_bytes())},
+      {"largest_contiguous_bytes", absl::StrCat(space_.largest_free_bytes())},
+      {"limit_bytes", absl::StrCat(options_.size_bytes)}};
+  const std::string message =
+      absl::StrCat("the host pool of ", options_.size_bytes, " bytes has no room for ", bytes, " (",
+                   space_.free_bytes(), " free, ", space_.largest_free_bytes(),
+                   " in one piece); a larger --pool_bytes or a smaller block_count is needed");
+  // Others may leave; but nobody can make room for more than there is.
+  if (bytes <= options_.size_bytes) {
+    return MakeRetryableError(absl::StatusCode::kResourceExhausted, "POOL_EXHAUSTED",
+                              absl::StrCat(message, ", or another cache must end"),
+                              kFullPoolRetryDelay, metadata);
+  }
+  return MakeError(absl::StatusCode::kResourceExhausted, "POOL_EXHAUSTED", message, metadata);
+}
+
+absl::StatusOr<PoolPart> HostPool::Adopt(int64_t offset_bytes, int64_t bytes) {
+  MutexLock lock(&mutex_);
+  if (offset_bytes % kPoolAlignmentBytes != 0 || bytes % kPoolAlignmentBytes != 0 ||
+      !space_.TakeAt(offset_bytes, bytes)) {
+    return absl::DataLossError("its part of the pool is not free, or not inside");
+  }
+  return PoolPart(this, memory_.data() + offset_bytes, offset_bytes, bytes);
+}
+
 absl::StatusOr<PoolPart> HostPool::Carve(int64_t bytes) {
   if (bytes <= 0) return FieldInvalid("bytes", absl::StrCat(bytes), "at least 1");
   const int64_t size = bytes > options_.size_bytes ? bytes : RoundUp(bytes);
@@ -225,27 +290,10 @@ absl::StatusOr<PoolPart> HostPool::Carve(int64_t bytes) {
   int64_t used_before = 0;
   {
     MutexLock lock(&mutex_);
-    if (state_.load(std::memory_order_acquire) == State::kPinning) {
-      return MakeRetryableError(
-          absl::StatusCode::kUnavailable, "POOL_PINNING", "the host pool is still being pinned",
-          absl::Milliseconds(500),
-          {{"pinned_bytes", absl::StrCat(pinned_bytes_.load(std::memory_order_relaxed))},
-           {"limit_bytes", absl::StrCat(options_.size_bytes)}});
-    }
-    KVTIER_RETURN_IF_ERROR(status_);
+    KVTIER_RETURN_IF_ERROR(CheckReadyLocked());
     used_before = space_.pristine_from();
     offset = space_.Take(size);
-    if (!offset) {
-      return MakeError(
-          absl::StatusCode::kResourceExhausted, "POOL_EXHAUSTED",
-          absl::StrCat("the host pool of ", options_.size_bytes, " bytes has no room for ", size,
-                       " (", space_.free_bytes(), " free, ", space_.largest_free_bytes(),
-                       " in one piece); a larger --pool_bytes or a smaller block_count is needed"),
-          {{"requested_bytes", absl::StrCat(size)},
-           {"free_bytes", absl::StrCat(space_.free_bytes())},
-           {"largest_contiguous_bytes", absl::StrCat(space_.largest_free_bytes())},
-           {"limit_bytes", absl::StrCat(options_.size_bytes)}});
-    }
+    if (!offset) return Exhausted(size);
   }
   PoolPart part(this, memory_.data() + *offset, *offset, size);
   // What another cache left must not be read by this one. Outside the lock: it takes a while,

@@ -1,4 +1,5 @@
-// The host pool: one sealed memfd of pinned memory, lent to caches in parts.
+// The host pool: one sealed memfd of pinned memory, or the rows of a pool folder, lent to caches in
+// parts.
 //
 //   auto pool = HostPool::Create({.size_bytes = int64_t{1} << 30}, backend.get());
 //   (*pool)->Start([](int64_t pinned, int64_t total) { ... });
@@ -26,6 +27,7 @@
 #include "server/device/backend.h"
 #include "server/host_pool/host_pool_memory.h"
 #include "server/host_pool/host_pool_space.h"
+#include "server/host_pool/pool_folder.h"
 
 namespace kvtier {
 
@@ -35,6 +37,8 @@ struct HostPoolOptions {
   int32_t touch_threads = 2;
   int64_t chunk_bytes = kPinChunkBytes;  // a multiple of 2 MiB; smaller in tests
   int32_t numa_node = -1;                // -1: wherever the touching threads run
+  std::string folder;                    // where it outlives the process; empty: nowhere
+  bool drop_mismatch = false;            // as in PoolFolderOptions
   std::string system_root;               // in front of /proc and /sys; for tests
 };
 
@@ -79,8 +83,8 @@ class HostPool {
   };
 
   // Maps the memory; takes no page yet. `backend` must outlive the pool. Errors:
-  // FIELD_INVALID; RESOURCE_EXHAUSTED / LIMIT_REACHED with limit and request where the memory
-  // cannot be had (machine, container, NUMA node, huge pages).
+  // FIELD_INVALID; those of PoolFolder::Open; RESOURCE_EXHAUSTED / LIMIT_REACHED with limit and
+  // request where the memory cannot be had (machine, container, NUMA node, huge pages).
   static absl::StatusOr<std::unique_ptr<HostPool>> Create(const HostPoolOptions& options,
                                                           DeviceBackend* backend);
   // Cancels, and unregisters chunk by chunk. Every part must have been given back.
@@ -103,16 +107,28 @@ class HostPool {
   // retry hint, RESOURCE_EXHAUSTED / POOL_EXHAUSTED, or why the pool failed.
   absl::StatusOr<PoolPart> Carve(int64_t bytes);
 
-  // For workers, who map their part of it. Sealed: nobody can change its size.
+  // OK, or as Carve.
+  absl::Status CheckReady() const;
+  // The part that a cache of an earlier daemon has, as it is; before the pool is ready, too.
+  // Errors: DATA_LOSS where it is not inside the pool, or somebody has a piece of it.
+  absl::StatusOr<PoolPart> Adopt(int64_t offset_bytes, int64_t bytes);
+
+  // For workers, who map their part of it. Sealed unless there is a folder: nobody can change its
+  // size.
   const UniqueFd& fd() const { return memory_.fd(); }
+  // Null: the pool ends with the process.
+  PoolFolder* folder() const { return folder_.get(); }
   // Never waits for the pinning, nor for a part that is being wiped.
   Stats stats() const;
 
  private:
   friend class PoolPart;
 
-  HostPool(const HostPoolOptions& options, DeviceBackend* backend, PoolMemory memory);
+  HostPool(const HostPoolOptions& options, DeviceBackend* backend, PoolMemory memory,
+           std::unique_ptr<PoolFolder> folder);
   void Run();
+  absl::Status CheckReadyLocked() const KVTIER_REQUIRES(mutex_);
+  absl::Status Exhausted(int64_t bytes) const KVTIER_REQUIRES(mutex_);
   absl::Status PinAll();
   absl::Status PinChunk(int64_t chunk, int64_t offset, int64_t bytes);
   absl::Status TakePages(int64_t offset, int64_t bytes);
@@ -125,6 +141,7 @@ class HostPool {
 
   const HostPoolOptions options_;
   DeviceBackend* const backend_;
+  const std::unique_ptr<PoolFolder> folder_;
   const PoolMemory memory_;
   std::function<void(int64_t, int64_t)> progress_;
   std::atomic<bool> cancelled_{false};

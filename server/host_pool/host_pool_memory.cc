@@ -9,6 +9,7 @@
 
 #include <algorithm>
 #include <array>
+#include <atomic>
 #include <fstream>
 #include <iterator>
 #include <utility>
@@ -56,13 +57,14 @@ int Populate(uint8_t* begin, int64_t bytes) {
   return 0;
 }
 
-// The same for kernels before 5.14, which do not know MADV_POPULATE_WRITE.
+// The same for kernels before 5.14, which do not know MADV_POPULATE_WRITE. What lies there stays:
+// a worker of an earlier daemon may be writing it.
 int AllocateAndTouch(int fd, uint8_t* begin, int64_t offset, int64_t bytes) {
   while (fallocate(fd, 0, offset, bytes) != 0) {
     if (errno != EINTR) return errno;
   }
   for (int64_t i = 0; i < bytes; i += BasePageBytes()) {
-    *static_cast<volatile uint8_t*>(begin + i) = 0;
+    std::atomic_ref<uint8_t>(begin[i]).fetch_or(0, std::memory_order_relaxed);
   }
   return 0;
 }
@@ -85,6 +87,18 @@ absl::StatusOr<PoolMemory> PoolMemory::Create(int64_t bytes, HugePages huge_page
   if (fcntl(memory.fd_.get(), F_ADD_SEALS, F_SEAL_GROW | F_SEAL_SHRINK | F_SEAL_SEAL) != 0) {
     return HostMemoryError("F_ADD_SEALS", bytes, errno);
   }
+  return memory;
+}
+
+absl::StatusOr<PoolMemory> PoolMemory::OfFile(UniqueFd fd, int64_t bytes, HugePages huge_pages,
+                                              int32_t numa_node) {
+  PoolMemory memory;
+  memory.size_bytes_ = bytes;
+  memory.huge_pages_ = huge_pages;
+  memory.is_file_ = true;
+  memory.fd_ = std::move(fd);
+  KVTIER_RETURN_IF_ERROR(memory.Map(huge_pages));
+  if (numa_node >= 0) KVTIER_RETURN_IF_ERROR(memory.BindToNode(numa_node));
   return memory;
 }
 
@@ -142,12 +156,14 @@ PoolMemory::PoolMemory(PoolMemory&& other) noexcept
     : fd_(std::move(other.fd_)),
       data_(std::exchange(other.data_, nullptr)),
       size_bytes_(std::exchange(other.size_bytes_, 0)),
+      is_file_(other.is_file_),
       huge_pages_(other.huge_pages_) {}
 
 PoolMemory& PoolMemory::operator=(PoolMemory&& other) noexcept {
   std::swap(fd_, other.fd_);
   std::swap(data_, other.data_);
   std::swap(size_bytes_, other.size_bytes_);
+  std::swap(is_file_, other.is_file_);
   std::swap(huge_pages_, other.huge_pages_);
   return *this;
 }
@@ -183,6 +199,7 @@ absl::Status PoolMemory::TakePages(int64_t offset_bytes, int64_t bytes) const {
 }
 
 void PoolMemory::DropPages() const {
+  if (is_file_) return;
   (void)madvise(data_, static_cast<size_t>(size_bytes_), MADV_REMOVE);
 }
 

@@ -1,4 +1,5 @@
-// The memory of the host pool: a sealed memfd, its mapping, and the taking of its pages.
+// The memory of the host pool: a sealed memfd or a file of a pool folder, its mapping, and the
+// taking of its pages.
 #pragma once
 
 #include <cstdint>
@@ -24,6 +25,11 @@ class PoolMemory {
   // node that is not there.
   static absl::StatusOr<PoolMemory> Create(int64_t bytes, HugePages huge_pages, int32_t numa_node);
 
+  // The rows of a pool folder. Seals are for memfds: whoever has the descriptor can shrink the
+  // file. What lies in it stays. `huge_pages` is kRequire on hugetlbfs.
+  static absl::StatusOr<PoolMemory> OfFile(UniqueFd fd, int64_t bytes, HugePages huge_pages,
+                                           int32_t numa_node);
+
   PoolMemory() = default;  // no memory
   PoolMemory(PoolMemory&& other) noexcept;
   PoolMemory& operator=(PoolMemory&& other) noexcept;
@@ -37,7 +43,7 @@ class PoolMemory {
   // multiples of 2 MiB. Where memory is short it returns RESOURCE_EXHAUSTED: no SIGBUS.
   // Thread-safe for parts that do not overlap.
   absl::Status TakePages(int64_t offset_bytes, int64_t bytes) const;
-  // Gives all pages back to the system; they read as zero afterwards.
+  // Gives all pages back to the system; they read as zero afterwards. Those of a file stay.
   void DropPages() const;
 
   // How many bytes are mapped with 2 MiB pages, as the kernel says. 0 where it does not say.
@@ -51,6 +57,7 @@ class PoolMemory {
   UniqueFd fd_;
   uint8_t* data_ = nullptr;
   int64_t size_bytes_ = 0;
+  bool is_file_ = false;
   HugePages huge_pages_ = HugePages::kNever;
 };
 

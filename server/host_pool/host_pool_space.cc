@@ -19,6 +19,23 @@ std::optional<int64_t> PoolSpace::Take(int64_t bytes) {
   return offset;
 }
 
+bool PoolSpace::TakeAt(int64_t offset_bytes, int64_t bytes) {
+  if (bytes <= 0) return false;
+  auto found = free_.upper_bound(offset_bytes);
+  if (found == free_.begin()) return false;
+  --found;
+  const auto [start, available] = *found;
+  // Subtractions only: the numbers are a file's.
+  const int64_t before = offset_bytes - start;
+  if (before > available || bytes > available - before) return false;
+  free_.erase(found);
+  if (before > 0) free_[start] = before;
+  if (before + bytes < available) free_[offset_bytes + bytes] = available - before - bytes;
+  used_bytes_ += bytes;
+  pristine_from_ = std::max(pristine_from_, offset_bytes + bytes);
+  return true;
+}
+
 void PoolSpace::GiveBack(int64_t offset_bytes, int64_t bytes) {
   used_bytes_ -= bytes;
   auto next = free_.lower_bound(offset_bytes);

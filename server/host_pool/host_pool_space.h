@@ -15,7 +15,9 @@ class PoolSpace {
 
   // The offset of `bytes` > 0 in one piece, or nothing.
   std::optional<int64_t> Take(int64_t bytes);
-  // What Take gave, with the same size.
+  // This very piece, if it is free.
+  bool TakeAt(int64_t offset_bytes, int64_t bytes);
+  // What Take or TakeAt gave, with the same size.
   void GiveBack(int64_t offset_bytes, int64_t bytes);
 
   int64_t size_bytes() const { return size_bytes_; }
@@ -24,6 +26,8 @@ class PoolSpace {
   int64_t largest_free_bytes() const;
   // From here on nothing has ever been lent: the memory is as the kernel gave it, zero.
   int64_t pristine_from() const { return pristine_from_; }
+  // Somebody else has lent parts of it, before.
+  void ForgetPristine() { pristine_from_ = size_bytes_; }
 
  private:
   const int64_t size_bytes_;

@@ -256,6 +256,7 @@ TEST_F(HostPoolTest, NoRoom) {
     EXPECT_EQ(ErrorMetadataOf(status),
               (ErrorMetadata{{"requested_bytes", std::to_string(bytes)},
                              {"free_bytes", std::to_string(3 * kPiece)},
+                             {"used_bytes", std::to_string(kPiece)},
                              {"largest_contiguous_bytes", std::to_string(2 * kPiece)},
                              {"limit_bytes", std::to_string(4 * kPiece)}}));
     EXPECT_THAT(std::string(status.message()), HasSubstr(std::to_string(bytes)));
