@@ -304,6 +304,7 @@ absl::Status BlockLedger::Exhausted(int64_t requested, int32_t available) const 
   const ErrorMetadata metadata = {{"cache", name_},
                                   {"requested", absl::StrCat(requested)},
                                   {"free", absl::StrCat(available)},
+                                  {"used", absl::StrCat(used_count() + reserved_)},
                                   {"limit", absl::StrCat(block_count_)}};
   const std::string message = absl::StrCat("cache ", name_, " has ", available, " free blocks of ",
                                            block_count_, "; ", requested, " were asked for");

@@ -63,7 +63,13 @@ absl::StatusOr<std::unique_ptr<PoolFolder>> PoolFolder::Open(const PoolFolderOpt
   KVTIER_RETURN_IF_ERROR(folder->OpenFolder());
   KVTIER_RETURN_IF_ERROR(folder->OpenPool());
   KVTIER_RETURN_IF_ERROR(folder->StartRun());
-  folder->AdoptCaches();
+  if (folder->AdoptCaches() || !folder->EarlierRunsMapThePool()) return folder;
+  // Nobody knows where the lost cache's rows are, and a worker may still write them.
+  folder->dropped_.push_back("the pool: workers of an earlier daemon may write the lost cache");
+  folder->kept_.clear();
+  folder->RemoveAllFiles();
+  KVTIER_RETURN_IF_ERROR(folder->MakePool(ReadMachineBootId(options.system_root)));
+  KVTIER_RETURN_IF_ERROR(folder->StartRun());
   return folder;
 }
 
@@ -109,7 +115,6 @@ absl::Status PoolFolder::OpenPool() {
   }
   // Never shrunk or written over: whoever has the old files mapped keeps them.
   RemoveAllFiles();
-  manifest_file_ = PoolFile();
   return MakePool(machine_boot_id);
 }
 
@@ -142,6 +147,8 @@ absl::Status PoolFolder::AdoptPool(const std::string& machine_boot_id) {
 }
 
 absl::Status PoolFolder::MakePool(const std::string& machine_boot_id) {
+  manifest_file_ = PoolFile();
+  resident_bytes_ = 0;
   const auto error = [](absl::string_view what) {
     return MakeError(absl::StatusCode::kResourceExhausted, "LIMIT_REACHED",
                      absl::StrCat("rows in the pool folder: ", what, ": ", strerror(errno)),
@@ -191,7 +198,8 @@ bool PoolFolder::EarlierRunsMapThePool() const {
   return fcntl(probe_.get(), F_OFD_GETLK, &lock) != 0 || lock.l_type != F_UNLCK;
 }
 
-void PoolFolder::AdoptCaches() {
+bool PoolFolder::AdoptCaches() {
+  bool all = true;
   for (const std::string& name : FileNames()) {
     if (name == kRows || name == kPool) continue;
     absl::StatusOr<CacheFile> file = absl::DataLossError("it was not finished");
@@ -205,9 +213,12 @@ void PoolFolder::AdoptCaches() {
       kept_.push_back(*std::move(file));
       continue;
     }
+    // A file without its name was never anybody's.
+    all = all && absl::EndsWith(name, ".new");
     dropped_.push_back(absl::StrCat("file ", name, ": ", file.status().message()));
     unlinkat(view_.fd, name.c_str(), 0);
   }
+  return all;
 }
 
 absl::StatusOr<CacheFile> PoolFolder::NewCacheFile(CacheManifest manifest) const {

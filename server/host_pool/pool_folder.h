@@ -69,7 +69,8 @@ class PoolFolder {
   absl::Status AdoptPool(const std::string& machine_boot_id);
   absl::Status MakePool(const std::string& machine_boot_id);
   absl::Status StartRun();
-  void AdoptCaches();
+  // False: one that may have been a worker's is lost.
+  bool AdoptCaches();
   std::vector<std::string> FileNames() const;
   void RemoveAllFiles() const;
 
