@@ -24,21 +24,20 @@ absl::Status Attachment::Open(absl::Time deadline) {
   KVTIER_ASSIGN_OR_RETURN(tier_, HotTier::Create(cache_->layout(), cache_->host(),
                                                  options_.device.uuid, options_.backend));
   AddDeviceBytes(tier_->device_bytes());
-  const SharedMemory& blocks = cache_->block_generation();
-  const SharedMemory& backed = cache_->backed_generation();
+  const CacheMemory& memory = cache_->memory();
   SegmentHandles handles;
-  KVTIER_RETURN_IF_ERROR(handles.AddFd(SegmentKind::kHostPool, options_.pool->fd(),
-                                       cache_->part_offset_bytes(), cache_->host_bytes(), false));
-  KVTIER_RETURN_IF_ERROR(
-      handles.AddFd(SegmentKind::kBlockGeneration, blocks.fd(), 0, blocks.size_bytes(), true));
-  KVTIER_RETURN_IF_ERROR(
-      handles.AddFd(SegmentKind::kBackedGeneration, backed.fd(), 0, backed.size_bytes(), false));
+  KVTIER_RETURN_IF_ERROR(handles.AddFd(SegmentKind::kHostPool, memory.rows(), /*read_only=*/false));
+  KVTIER_RETURN_IF_ERROR(handles.AddFd(SegmentKind::kBlockGeneration, memory.block_generation(),
+                                       /*read_only=*/true));
+  KVTIER_RETURN_IF_ERROR(handles.AddFd(SegmentKind::kBackedGeneration, memory.backed_generation(),
+                                       /*read_only=*/false));
   KVTIER_RETURN_IF_ERROR(handles.AddDevice(SegmentKind::kHotBuffer, tier_->hot()));
   KVTIER_RETURN_IF_ERROR(handles.AddDevice(SegmentKind::kState, tier_->state()));
   KVTIER_RETURN_IF_ERROR(handles.AddDevice(SegmentKind::kStep, tier_->step()));
   KVTIER_ASSIGN_OR_RETURN(progress_, Progress::Create(HostReadable() ? nullptr : options_.backend));
-  KVTIER_RETURN_IF_ERROR(
-      handles.AddFd(SegmentKind::kProgress, progress_->fd(), 0, Progress::kBytes, false));
+  KVTIER_RETURN_IF_ERROR(handles.AddFd(SegmentKind::kProgress,
+                                       {.fd = &progress_->fd(), .size_bytes = Progress::kBytes},
+                                       /*read_only=*/false));
   {
     MutexLock lock(&memory_mutex_);
     handles_ = std::move(handles);

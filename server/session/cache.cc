@@ -26,35 +26,30 @@ absl::StatusOr<std::shared_ptr<Cache>> Cache::Create(absl::string_view name,
                                                      const CacheLayout& layout, HostPool* pool,
                                                      DeviceBackend* backend, const Clock* clock) {
   std::shared_ptr<Cache> cache(new Cache(name, layout, clock));
-  KVTIER_ASSIGN_OR_RETURN(cache->part_, pool->Carve(HostGeometryOf(layout).size_bytes));
-  cache->part_offset_bytes_ = cache->part_.offset_bytes();
-  cache->host_bytes_ = cache->part_.size_bytes();
-  const TrackingGeometry tracking = TrackingGeometryOf(layout);
-  KVTIER_ASSIGN_OR_RETURN(cache->block_generation_,
-                          SharedMemory::Create("kvtier:block_generation",
-                                               tracking.block_generation.offset_bytes +
-                                                   tracking.block_generation.size_bytes,
-                                               /*read_only_for_others=*/true));
-  KVTIER_ASSIGN_OR_RETURN(cache->backed_generation_,
-                          SharedMemory::Create("kvtier:backed_generation", tracking.backed_bytes));
-  for (const SharedMemory* memory : {&*cache->block_generation_, &*cache->backed_generation_}) {
-    KVTIER_ASSIGN_OR_RETURN(std::unique_ptr<HostRegistration> registration,
-                            backend->RegisterHost(memory->data(), memory->size_bytes()));
-    cache->registrations_.push_back(std::move(registration));
+  KVTIER_ASSIGN_OR_RETURN(CacheMemory memory, CacheMemory::Create(name, layout, pool, backend));
+  cache->Start(std::move(memory), /*adopt=*/false);
+  // Only now does a later daemon find it: with generations that mean something.
+  if (absl::Status committed = cache->memory_.Commit(); !committed.ok()) {
+    cache->ReleaseMemory();
+    return committed;
   }
-  MutexLock lock(&cache->mutex_);
-  cache->ledger_ =
-      std::make_unique<BlockLedger>(std::string(name), layout.block_count,
-                                    NeighbourhoodBlocksOf(layout), cache->host().block_generation);
   return cache;
 }
 
-HostView Cache::host() const {
-  const TrackingGeometry tracking = TrackingGeometryOf(layout_);
-  return {.rows = part_.data(),
-          .block_generation = reinterpret_cast<int32_t*>(block_generation_->data() +
-                                                         tracking.block_generation.offset_bytes),
-          .backed_generation = backed_generation_->data()};
+absl::StatusOr<std::shared_ptr<Cache>> Cache::Adopt(CacheFile file, HostPool* pool,
+                                                    DeviceBackend* backend, const Clock* clock) {
+  std::shared_ptr<Cache> cache(new Cache(file.manifest().cache, file.manifest().layout, clock));
+  KVTIER_ASSIGN_OR_RETURN(CacheMemory memory, CacheMemory::Adopt(std::move(file), pool, backend));
+  cache->Start(std::move(memory), /*adopt=*/true);
+  return cache;
+}
+
+void Cache::Start(CacheMemory memory, bool adopt) {
+  memory_ = std::move(memory);
+  host_bytes_ = memory_.pool_bytes();
+  MutexLock lock(&mutex_);
+  ledger_ = std::make_unique<BlockLedger>(name_, layout_.block_count,
+                                          NeighbourhoodBlocksOf(layout_), memory_.records(), adopt);
 }
 
 int64_t Cache::NewHolder() {
@@ -69,12 +64,13 @@ absl::Status Cache::AddHolder(int64_t holder, int32_t reserve_blocks, absl::Time
 
 absl::StatusOr<BlockLedger::Assignment> Cache::Assign(
     int64_t holder, int32_t count, const std::vector<int32_t>& shared,
-    const std::vector<int32_t>& shared_generations, absl::Time deadline) {
+    const std::vector<int32_t>& shared_generations, const std::vector<int64_t>& tags,
+    absl::Time deadline) {
   BlockLedger::Assignment assignment;
   KVTIER_RETURN_IF_ERROR(
       TakeBlocks(holder, count, deadline, [&](BlockLedger& ledger) -> absl::Status {
         KVTIER_ASSIGN_OR_RETURN(assignment,
-                                ledger.Assign(holder, count, shared, shared_generations));
+                                ledger.Assign(holder, count, shared, shared_generations, tags));
         return absl::OkStatus();
       }));
   return assignment;
@@ -121,14 +117,14 @@ absl::StatusOr<int32_t> Cache::Free(int64_t holder, const std::vector<int32_t>& 
   return released.block_count;
 }
 
-int32_t Cache::RemoveHolders(const std::vector<int64_t>& holders) {
+int32_t Cache::RemoveHolders(const std::vector<int64_t>& holders, bool keep) {
   int32_t block_count = 0;
   std::vector<int64_t> quarantines;
   {
     MutexLock lock(&mutex_);
     if (ledger_ == nullptr) return 0;
     for (const int64_t holder : holders) {
-      const BlockLedger::Released released = ledger_->RemoveHolder(holder);
+      const BlockLedger::Released released = ledger_->RemoveHolder(holder, keep);
       block_count += released.block_count;
       quarantines.push_back(released.quarantine);
     }
@@ -153,6 +149,43 @@ int32_t Cache::ReservedFor(int64_t holder) const {
 int32_t Cache::BlocksOf(int64_t holder) const {
   MutexLock lock(&mutex_);
   return ledger_ == nullptr ? 0 : ledger_->BlocksOf(holder);
+}
+
+void Cache::SetRetention(const Retention& retention) {
+  MutexLock lock(&mutex_);
+  if (ledger_ == nullptr) return;
+  ledger_->SetKeptMax(retention.duration > absl::ZeroDuration() ? retention.blocks_max : 0);
+  if (memory_.file() != nullptr) memory_.file()->SetRetention(retention);
+}
+
+void Cache::SetKeptProtected(bool is_protected) {
+  MutexLock lock(&mutex_);
+  if (ledger_ != nullptr) ledger_->SetKeptProtected(is_protected);
+}
+
+absl::StatusOr<std::vector<KeptBlockInfo>> Cache::ListKept(int32_t first, int32_t count_max) const {
+  MutexLock lock(&mutex_);
+  KVTIER_RETURN_IF_ERROR(CheckAlive());
+  std::vector<KeptBlockInfo> infos;
+  for (const BlockLedger::KeptBlock& kept : ledger_->ListKept(first, count_max)) {
+    infos.push_back({.block_id = kept.block,
+                     .generation = kept.generation,
+                     .tag = kept.tag,
+                     .rows_backed = memory_.RowsBacked(kept.block, kept.generation)});
+  }
+  return infos;
+}
+
+int32_t Cache::kept_count() const {
+  MutexLock lock(&mutex_);
+  return ledger_ == nullptr ? 0 : ledger_->kept_count();
+}
+
+void Cache::Preserve() {
+  MutexLock lock(&mutex_);
+  if (ledger_ == nullptr || memory_.file() == nullptr) return;
+  ledger_->StopRecording();
+  preserved_ = true;
 }
 
 void Cache::Join(std::shared_ptr<Attachment> attachment) {
@@ -224,20 +257,20 @@ bool Cache::FillSnapshot(CacheSnapshot* snapshot) const {
   snapshot->blocks_free = ledger_->free_count() - ledger_->reserved_count();
   snapshot->blocks_reserved = ledger_->reserved_count();
   snapshot->blocks_quarantined = ledger_->quarantined_count();
+  snapshot->blocks_kept = ledger_->kept_count();
   snapshot->largest_free_run_blocks = ledger_->largest_free_run();
   return true;
 }
 
 void Cache::ReleaseMemory() {
+  bool keep_file = false;
   {
     MutexLock lock(&mutex_);
     ledger_.reset();
+    keep_file = preserved_;
     quarantine_changed_.NotifyAll();
   }
-  registrations_.clear();
-  block_generation_.reset();
-  backed_generation_.reset();
-  part_ = PoolPart();
+  memory_.Release(keep_file);
 }
 
 absl::Status Cache::CheckAlive() const {

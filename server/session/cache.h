@@ -5,7 +5,6 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
-#include <optional>
 #include <string>
 #include <vector>
 
@@ -17,11 +16,12 @@
 #include "server/core/cache_layout.h"
 #include "server/core/clock.h"
 #include "server/core/mutex.h"
-#include "server/core/shared_memory.h"
 #include "server/device/backend.h"
 #include "server/host_pool/block_ledger.h"
+#include "server/host_pool/cache_file.h"
 #include "server/host_pool/host_pool.h"
 #include "server/hot_tier/hot_tier.h"
+#include "server/session/cache_memory.h"
 #include "server/session/latency.h"
 #include "server/session/types.h"
 
@@ -33,20 +33,20 @@ class Attachment;
 // stream has passed what was enqueued before.
 class Cache : public std::enable_shared_from_this<Cache> {
  public:
-  // Takes a part of the pool and memory for generations. `layout` is valid. Errors: those of
-  // HostPool::Carve, SharedMemory::Create, DeviceBackend::RegisterHost; nothing stays taken.
+  // `layout` is valid. Errors: those of CacheMemory::Create; nothing stays taken.
   static absl::StatusOr<std::shared_ptr<Cache>> Create(absl::string_view name,
                                                        const CacheLayout& layout, HostPool* pool,
                                                        DeviceBackend* backend, const Clock* clock);
+  // What an earlier daemon left: its blocks are kept. Errors: those of CacheMemory::Adopt.
+  static absl::StatusOr<std::shared_ptr<Cache>> Adopt(CacheFile file, HostPool* pool,
+                                                      DeviceBackend* backend, const Clock* clock);
 
   const std::string& name() const { return name_; }
   const CacheLayout& layout() const { return layout_; }
-  HostView host() const;
-  // Segments that all sessions share, without tokens: pool part, block and backed generations.
-  int64_t part_offset_bytes() const { return part_offset_bytes_; }
+  HostView host() const { return memory_.host(); }
+  // What all sessions share; good until ReleaseMemory.
+  const CacheMemory& memory() const { return memory_; }
   int64_t host_bytes() const { return host_bytes_; }
-  const SharedMemory& block_generation() const { return *block_generation_; }
-  const SharedMemory& backed_generation() const { return *backed_generation_; }
 
   // ---- Blocks; errors as BlockLedger, and SESSION_CLOSED when the cache has ended. A holder is
   // a request of an attachment.
@@ -57,15 +57,30 @@ class Cache : public std::enable_shared_from_this<Cache> {
   absl::StatusOr<BlockLedger::Assignment> Assign(int64_t holder, int32_t count,
                                                  const std::vector<int32_t>& shared,
                                                  const std::vector<int32_t>& shared_generations,
+                                                 const std::vector<int64_t>& tags,
                                                  absl::Time deadline);
   void UndoAssign(int64_t holder, const BlockLedger::Assignment& assignment);
   absl::Status CheckFree(int64_t holder, const std::vector<int32_t>& blocks) const;
   // Blocks that nobody holds any more.
   absl::StatusOr<int32_t> Free(int64_t holder, const std::vector<int32_t>& blocks);
-  int32_t RemoveHolders(const std::vector<int64_t>& holders);
+  // With `keep` their blocks are kept.
+  int32_t RemoveHolders(const std::vector<int64_t>& holders, bool keep = false);
   absl::Status CheckAssigned(const std::vector<int32_t>& blocks) const;
   int32_t ReservedFor(int64_t holder) const;
   int32_t BlocksOf(int64_t holder) const;
+
+  // ---- What stays when sessions end.
+
+  // A later daemon finds it, too. Blocks that are kept beyond its limit are free.
+  void SetRetention(const Retention& retention);
+  // As BlockLedger::SetKeptProtected.
+  void SetKeptProtected(bool is_protected);
+  // By block id from `first` on. Reads host memory of each block.
+  absl::StatusOr<std::vector<KeptBlockInfo>> ListKept(int32_t first, int32_t count_max) const;
+  int32_t kept_count() const;
+  // What is held now is what a later daemon keeps, whatever happens to this cache. Nothing without
+  // a pool folder.
+  void Preserve();
 
   // ---- Attachments.
 
@@ -94,6 +109,7 @@ class Cache : public std::enable_shared_from_this<Cache> {
 
  private:
   Cache(absl::string_view name, const CacheLayout& layout, const Clock* clock);
+  void Start(CacheMemory memory, bool adopt);
 
   absl::Status CheckAlive() const KVTIER_REQUIRES(mutex_);
   // Retries `take` while quarantined blocks could help a request for `count`.
@@ -107,14 +123,9 @@ class Cache : public std::enable_shared_from_this<Cache> {
   const CacheLayout layout_;
   const Clock* const clock_;
 
-  // Set by Create.
-  int64_t part_offset_bytes_ = 0;
-  int64_t host_bytes_ = 0;
-
   // Set by Create, freed by ReleaseMemory; in between read without a lock.
-  PoolPart part_;
-  std::optional<SharedMemory> block_generation_, backed_generation_;
-  std::vector<std::unique_ptr<HostRegistration>> registrations_;
+  CacheMemory memory_;
+  int64_t host_bytes_ = 0;
 
   std::array<LatencyHistogram, kOperationKindCount> latencies_;
 
@@ -122,6 +133,7 @@ class Cache : public std::enable_shared_from_this<Cache> {
   CondVar quarantine_changed_;
   int64_t last_holder_ KVTIER_GUARDED_BY(mutex_) = 0;
   std::unique_ptr<BlockLedger> ledger_ KVTIER_GUARDED_BY(mutex_);  // null: ended
+  bool preserved_ KVTIER_GUARDED_BY(mutex_) = false;
   std::vector<std::shared_ptr<Attachment>> attachments_ KVTIER_GUARDED_BY(mutex_);
   std::vector<Counts> ended_counts_ KVTIER_GUARDED_BY(mutex_);  // [group]
 };

@@ -22,6 +22,12 @@ void Node::SetLimits(int32_t sessions_max, int32_t caches_max) {
 
 NodeLimits Node::limits() const { return impl_->limits(); }
 
+std::vector<std::string> Node::AdoptCaches() { return impl_->AdoptCaches(); }
+
+std::vector<std::string> Node::EndExpiredCaches() { return impl_->EndExpiredCaches(); }
+
+bool Node::earlier_workers() const { return impl_->earlier_workers(); }
+
 absl::StatusOr<std::string> Node::OpenSession(absl::string_view client_name, Peer peer,
                                               std::shared_ptr<SessionObserver> observer) {
   return impl_->OpenSession(client_name, peer, std::move(observer));
@@ -47,8 +53,17 @@ absl::StatusOr<UniqueFd> Node::RedeemToken(absl::string_view token, Peer peer) {
 
 absl::StatusOr<AttachResult> Node::AttachCache(absl::string_view session_id,
                                                absl::string_view cache, const CacheLayout& layout,
-                                               absl::string_view device_uuid, absl::Time deadline) {
-  return impl_->AttachCache(session_id, cache, layout, device_uuid, deadline);
+                                               absl::string_view device_uuid, absl::Time deadline,
+                                               const AttachOptions& options) {
+  return impl_->AttachCache(session_id, cache, layout, device_uuid, deadline, options);
+}
+
+absl::StatusOr<std::vector<KeptBlockInfo>> Node::ListKeptBlocks(absl::string_view session_id,
+                                                                absl::string_view cache,
+                                                                int32_t first,
+                                                                int32_t count_max) const {
+  KVTIER_ASSIGN_OR_RETURN(const auto attachment, impl_->Find(session_id, cache));
+  return attachment->cache()->ListKept(first, count_max);
 }
 
 absl::StatusOr<bool> Node::DetachCache(absl::string_view session_id, absl::string_view cache,
@@ -76,11 +91,12 @@ absl::StatusOr<AssignResult> Node::AssignBlocks(absl::string_view session_id,
                                                 absl::string_view request_id, int32_t count,
                                                 const std::vector<int32_t>& shared_blocks,
                                                 const std::vector<int32_t>& shared_generations,
-                                                absl::Time deadline) {
+                                                absl::Time deadline,
+                                                const std::vector<int64_t>& tags) {
   KVTIER_ASSIGN_OR_RETURN(const auto attachment, impl_->Find(session_id, cache));
   KVTIER_RETURN_IF_ERROR(impl_->CheckDeadline(deadline));
   return impl_->AssignBlocks(*attachment, request_id, count, shared_blocks, shared_generations,
-                             deadline);
+                             tags, deadline);
 }
 
 absl::StatusOr<int32_t> Node::FreeBlocks(absl::string_view session_id, absl::string_view cache,

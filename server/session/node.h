@@ -39,6 +39,8 @@ struct NodeOptions {
   int32_t sessions_max = kSessionsMax;
   int32_t caches_max = kCachesMax;
   int32_t operations_in_flight_max = kOperationsInFlightMax;  // per session and cache
+  absl::Duration reattach_duration = absl::Minutes(5);        // see AdoptCaches
+  absl::Duration retain_duration_max = absl::Hours(1);        // what AttachOptions may ask for
 };
 
 struct NodeLimits {
@@ -61,6 +63,19 @@ class Node {
   void SetLimits(int32_t sessions_max, int32_t caches_max);
   NodeLimits limits() const;
 
+  // ---- Caches that outlive their sessions.
+
+  // Takes over the caches that an earlier daemon left in the pool's folder, if there is one; once,
+  // before anything else. Without a session each stays for `reattach_duration`, or for as long as
+  // it was to be retained. What cannot be used is dropped; returned are the reasons.
+  std::vector<std::string> AdoptCaches();
+  // Ends caches whose time without sessions is over, and notices when the last worker of an earlier
+  // daemon is gone: until then the blocks that such workers may write are given to nobody, and
+  // their caches do not end. To be called now and then. Never waits. Returns the names.
+  std::vector<std::string> EndExpiredCaches();
+  // Do processes of an earlier daemon's workers still map the pool? As of the last look.
+  bool earlier_workers() const;
+
   // ---- Sessions. None of these waits.
 
   // Returns the session id: "<boot id>.<random>". `observer` may be null.
@@ -75,7 +90,8 @@ class Node {
   void Drain(absl::string_view message);
   // Takes no lock: for health.
   bool draining() const;
-  // Evicts every session and waits until their memory is back, or the deadline.
+  // Evicts every session and waits until their memory is back, or the deadline. For good: caches
+  // end with it, or wait in the pool's folder for the next daemon, with all that requests held.
   absl::Status CloseAllSessions(absl::string_view message, absl::Time deadline);
 
   // Gives the descriptor that `token` stands for, once, to a peer with the session's uid.
@@ -86,7 +102,11 @@ class Node {
 
   absl::StatusOr<AttachResult> AttachCache(absl::string_view session_id, absl::string_view cache,
                                            const CacheLayout& layout, absl::string_view device_uuid,
-                                           absl::Time deadline);
+                                           absl::Time deadline, const AttachOptions& options = {});
+  // Kept blocks by id from `first` on.
+  absl::StatusOr<std::vector<KeptBlockInfo>> ListKeptBlocks(absl::string_view session_id,
+                                                            absl::string_view cache, int32_t first,
+                                                            int32_t count_max) const;
   // True if the cache ended with it.
   absl::StatusOr<bool> DetachCache(absl::string_view session_id, absl::string_view cache,
                                    absl::Time deadline);
@@ -96,12 +116,13 @@ class Node {
   // Blocks that nobody holds any more.
   absl::StatusOr<int32_t> ReleaseRequest(absl::string_view session_id, absl::string_view cache,
                                          absl::string_view request_id, absl::Time deadline);
-  // `shared_generations` is empty or as long as `shared_blocks`.
+  // `shared_generations` is empty or as long as `shared_blocks`; `tags` is empty or `count` long.
   absl::StatusOr<AssignResult> AssignBlocks(absl::string_view session_id, absl::string_view cache,
                                             absl::string_view request_id, int32_t count,
                                             const std::vector<int32_t>& shared_blocks,
                                             const std::vector<int32_t>& shared_generations,
-                                            absl::Time deadline);
+                                            absl::Time deadline,
+                                            const std::vector<int64_t>& tags = {});
   absl::StatusOr<int32_t> FreeBlocks(absl::string_view session_id, absl::string_view cache,
                                      absl::string_view request_id,
                                      const std::vector<int32_t>& blocks, absl::Time deadline);

@@ -55,11 +55,9 @@ bool IsExhausted(const absl::Status& status) {
 
 }  // namespace
 
-absl::StatusOr<AttachResult> Node::Impl::AttachCache(absl::string_view session_id,
-                                                     absl::string_view cache,
-                                                     const CacheLayout& layout,
-                                                     absl::string_view device_uuid,
-                                                     absl::Time deadline) {
+absl::StatusOr<AttachResult> Node::Impl::AttachCache(
+    absl::string_view session_id, absl::string_view cache, const CacheLayout& layout,
+    absl::string_view device_uuid, absl::Time deadline, const AttachOptions& options) {
   {
     MutexLock lock(&mutex_);
     KVTIER_RETURN_IF_ERROR(FindLocked(session_id).status());
@@ -67,10 +65,11 @@ absl::StatusOr<AttachResult> Node::Impl::AttachCache(absl::string_view session_i
   KVTIER_RETURN_IF_ERROR(CheckDeadline(deadline));
   KVTIER_RETURN_IF_ERROR(CheckCacheName(cache));
   KVTIER_RETURN_IF_ERROR(ValidateLayout(layout));
+  KVTIER_RETURN_IF_ERROR(CheckRetention(options));
   KVTIER_ASSIGN_OR_RETURN(const DeviceInfo device, ResolveDevice(device_uuid));
-  KVTIER_ASSIGN_OR_RETURN(const Place place,
-                          TakePlace(session_id, cache, layout, device.uuid, deadline));
-  return Attach(session_id, place, device, deadline);
+  KVTIER_ASSIGN_OR_RETURN(const Place place, TakePlace(session_id, cache, layout, device.uuid,
+                                                       deadline, options.replace_kept));
+  return Attach(session_id, place, device, deadline, options.retain);
 }
 
 absl::StatusOr<bool> Node::Impl::DetachCache(absl::string_view session_id, absl::string_view cache,
@@ -118,7 +117,7 @@ absl::StatusOr<Node::Impl::Place> Node::Impl::TakePlace(absl::string_view sessio
                                                         absl::string_view cache,
                                                         const CacheLayout& layout,
                                                         const std::string& device_uuid,
-                                                        absl::Time deadline) {
+                                                        absl::Time deadline, bool replace_kept) {
   MutexLock lock(&mutex_);
   while (true) {
     KVTIER_RETURN_IF_ERROR(FindLocked(session_id).status());
@@ -135,7 +134,8 @@ absl::StatusOr<Node::Impl::Place> Node::Impl::TakePlace(absl::string_view sessio
       if (place.existing != nullptr) return place;
     } else {
       if (draining_) return Draining();
-      KVTIER_ASSIGN_OR_RETURN(place.slot, JoinOrMakeSlot(cache, layout, &place.creator));
+      KVTIER_ASSIGN_OR_RETURN(place.slot,
+                              JoinOrMakeSlot(cache, layout, replace_kept, &place.creator));
       if (place.slot != nullptr) {
         ++place.slot->users;
         session.attachments[std::string(cache)] = {place.slot, device_uuid, nullptr};
@@ -152,13 +152,14 @@ absl::StatusOr<Node::Impl::Place> Node::Impl::TakePlace(absl::string_view sessio
 
 // Null: another call is making it.
 absl::StatusOr<std::shared_ptr<Node::Impl::CacheSlot>> Node::Impl::JoinOrMakeSlot(
-    absl::string_view cache, const CacheLayout& layout, bool* creator) {
-  const auto found = caches_.find(cache);
-  if (found != caches_.end()) {
-    KVTIER_RETURN_IF_ERROR(CheckSameLayout(cache, found->second->layout, layout));
-    return found->second->cache == nullptr ? nullptr : found->second;
+    absl::string_view cache, const CacheLayout& layout, bool replace_kept, bool* creator) {
+  if (const auto found = caches_.find(cache); found != caches_.end()) {
+    const absl::Status same = CheckSameLayout(cache, found->second->layout, layout);
+    if (same.ok()) return found->second->cache == nullptr ? nullptr : found->second;
+    if (!replace_kept || !MayEndLocked(*found->second)) return same;
+    DropLocked(std::shared_ptr<CacheSlot>(found->second));
   }
-  if (static_cast<int32_t>(caches_.size()) >= limits_.caches_max) {
+  if (static_cast<int32_t>(caches_.size()) >= limits_.caches_max && !DropOneLocked()) {
     return LimitReached("caches", limits_.caches_max, kFullRetryDelay);
   }
   const auto slot = std::make_shared<CacheSlot>();
@@ -170,7 +171,8 @@ absl::StatusOr<std::shared_ptr<Node::Impl::CacheSlot>> Node::Impl::JoinOrMakeSlo
 }
 
 absl::StatusOr<AttachResult> Node::Impl::Attach(absl::string_view session_id, const Place& place,
-                                                const DeviceInfo& device, absl::Time deadline) {
+                                                const DeviceInfo& device, absl::Time deadline,
+                                                const std::optional<Retention>& retain) {
   AttachResult result;
   result.created = place.creator;
   result.device = device;
@@ -181,6 +183,8 @@ absl::StatusOr<AttachResult> Node::Impl::Attach(absl::string_view session_id, co
   }
   std::shared_ptr<Attachment> attachment;
   const absl::Status made = [&]() -> absl::Status {
+    // One of an earlier daemon is there before its memory is pinned.
+    KVTIER_RETURN_IF_ERROR(pool_->CheckReady());
     if (place.creator) KVTIER_RETURN_IF_ERROR(MakeCache(place.slot.get(), deadline));
     KVTIER_ASSIGN_OR_RETURN(attachment, MakeAttachment(session_id, place.slot, device, deadline));
     KVTIER_ASSIGN_OR_RETURN(result.segments, attachment->IssueSegments(&tokens_));
@@ -190,6 +194,10 @@ absl::StatusOr<AttachResult> Node::Impl::Attach(absl::string_view session_id, co
     if (session == sessions_.end()) return SessionClosed(session_id);
     session->second.attachments.find(place.slot->name)->second.attachment = attachment;
     place.slot->cache->Join(attachment);
+    if (retain.has_value()) {
+      place.slot->retention = *retain;
+      place.slot->cache->SetRetention(*retain);
+    }
     changed_.NotifyAll();
     return absl::OkStatus();
   }();
@@ -198,6 +206,7 @@ absl::StatusOr<AttachResult> Node::Impl::Attach(absl::string_view session_id, co
     return made;
   }
   result.layout = place.slot->layout;
+  result.blocks_kept = place.slot->cache->kept_count();
   return result;
 }
 
@@ -211,7 +220,11 @@ absl::Status Node::Impl::MakeCache(CacheSlot* slot, absl::Time deadline) {
       changed_.NotifyAll();
       return absl::OkStatus();
     }
-    if (!IsExhausted(cache.status()) || !WaitForReaped(deadline)) return cache.status();
+    // First what is on its way back, then what nobody uses.
+    if (!IsExhausted(cache.status())) return cache.status();
+    if (!WaitForReaped(deadline) && !DropOneFor(HostGeometryOf(slot->layout).size_bytes)) {
+      return cache.status();
+    }
   }
 }
 

@@ -159,7 +159,7 @@ absl::StatusOr<int32_t> Node::Impl::ReleaseRequest(Attachment& attachment,
 absl::StatusOr<AssignResult> Node::Impl::AssignBlocks(
     Attachment& attachment, absl::string_view request_id, int32_t count,
     const std::vector<int32_t>& shared_blocks, const std::vector<int32_t>& shared_generations,
-    absl::Time deadline) {
+    const std::vector<int64_t>& tags, absl::Time deadline) {
   if (draining_) return Draining();
   if (count < 0) return FieldInvalid("count", absl::StrCat(count), ">= 0");
   RequestTable& requests = attachment.requests();
@@ -175,7 +175,7 @@ absl::StatusOr<AssignResult> Node::Impl::AssignBlocks(
                                         cache.BlocksOf(request.holder), added, count));
   KVTIER_ASSIGN_OR_RETURN(
       const BlockLedger::Assignment assignment,
-      cache.Assign(request.holder, count, shared_blocks, shared_generations, deadline));
+      cache.Assign(request.holder, count, shared_blocks, shared_generations, tags, deadline));
 
   // Taken; from here on it is taken back unless it is committed.
   requests.EditTable([&](BlockTableImage& table) {

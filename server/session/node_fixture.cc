@@ -1,12 +1,16 @@
 #include "server/session/node_fixture.h"
 
 #include <dirent.h>
+#include <stdlib.h>
 #include <sys/mman.h>
 
 #include <algorithm>
 #include <cstring>
+#include <filesystem>
+#include <system_error>
 #include <thread>
 
+#include "gmock/gmock.h"
 #include "server/core/error.h"
 #include "server/device/cpu/cpu_backend.h"
 #include "server/device/fault/fault_backend.h"
@@ -183,24 +187,40 @@ NodeFixture::NodeFixture(const Options& options)
       plan_(std::make_shared<FaultPlan>()) {
   backend_ = MakeFaultInjectingBackend(*MakeCpuBackend({}), plan_);
   if (options.claims_cuda) backend_ = std::make_unique<ClaimsCuda>(std::move(backend_));
-  pool_ = *HostPool::Create({.size_bytes = options.pool_bytes,
-                             .huge_pages = HugePages::kNever,
-                             .touch_threads = 1,
-                             .chunk_bytes = options.pool_bytes},
-                            backend_.get());
-  pool_->Start([](int64_t, int64_t) {});
-  EXPECT_TRUE(pool_->WaitReady(absl::InfiniteFuture()).ok());
+  if (options.has_folder) {
+    char name[] = "/dev/shm/kvtier-test-XXXXXX";
+    folder_ = mkdtemp(name);
+  }
+  MakePool();
   RestartNode();
 }
 
-NodeFixture::~NodeFixture() { plan_->Clear(); }
+NodeFixture::~NodeFixture() {
+  plan_->Clear();
+  std::error_code ignored;
+  if (!folder_.empty()) std::filesystem::remove_all(folder_, ignored);
+}
+
+void NodeFixture::MakePool() {
+  pool_.reset();
+  pool_ = *HostPool::Create({.size_bytes = options_.pool_bytes,
+                             .huge_pages = HugePages::kNever,
+                             .touch_threads = 1,
+                             .chunk_bytes = options_.pool_bytes,
+                             .folder = folder_},
+                            backend_.get());
+  pool_->Start([](int64_t, int64_t) {});
+  EXPECT_TRUE(pool_->WaitReady(absl::InfiniteFuture()).ok());
+}
 
 void NodeFixture::RestartNode() {
   node_.reset();
+  if (!folder_.empty()) MakePool();
   fds_before_ = OpenDescriptors();
   const Clock* const clock =
       options_.manual_clock ? static_cast<const Clock*>(&manual_clock_) : &system_clock_;
   node_ = std::make_unique<Node>(options_.node, clock, backend_.get(), pool_.get());
+  EXPECT_THAT(node_->AdoptCaches(), ::testing::IsEmpty());
 }
 
 absl::Time NodeFixture::Soon() const {

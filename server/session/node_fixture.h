@@ -90,6 +90,8 @@ class NodeFixture : public ::testing::Test {
     // The device says that it is a GPU, whose memory the host must not read.
     bool claims_cuda = false;
     int64_t pool_bytes = int64_t{8} << 20;
+    // The pool outlives the node: RestartNode is a restart of the daemon.
+    bool has_folder = false;
     NodeOptions node = {.version = "test"};
   };
 
@@ -130,7 +132,10 @@ class NodeFixture : public ::testing::Test {
   void ExpectBaseline();
 
  private:
+  void MakePool();
+
   const Options options_;
+  std::string folder_;  // empty: none
   int fds_before_ = 0;
   SystemClock system_clock_;
   ManualClock manual_clock_;

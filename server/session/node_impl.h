@@ -1,6 +1,5 @@
 // What is inside a Node. Its parts: node_sessions.cc (sessions and their end), node_attach.cc,
-// node_control.cc, node_data.cc, snapshot.cc.
-//
+// node_control.cc, node_data.cc, node_retain.cc (caches without sessions), snapshot.cc.
 // One lock, `mutex_` (rank: node), guards who is there: sessions, caches, which session is
 // attached where. It is held for look-ups only, never over an allocation or a device. A session
 // or cache that is being made holds its place meanwhile, so that there is one maker at a time.
@@ -36,6 +35,9 @@ class Node::Impl {
   NodeLimits limits() const;
 
   // As in Node.
+  std::vector<std::string> AdoptCaches();
+  std::vector<std::string> EndExpiredCaches();
+  bool earlier_workers() const { return earlier_workers_.load(std::memory_order_relaxed); }
   absl::StatusOr<std::string> OpenSession(absl::string_view client_name, Peer peer,
                                           std::shared_ptr<SessionObserver> observer);
   void CloseSession(absl::string_view session_id);
@@ -46,7 +48,7 @@ class Node::Impl {
 
   absl::StatusOr<AttachResult> AttachCache(absl::string_view session_id, absl::string_view cache,
                                            const CacheLayout& layout, absl::string_view device_uuid,
-                                           absl::Time deadline);
+                                           absl::Time deadline, const AttachOptions& options);
   absl::StatusOr<bool> DetachCache(absl::string_view session_id, absl::string_view cache,
                                    absl::Time deadline);
 
@@ -58,7 +60,7 @@ class Node::Impl {
                                             int32_t count,
                                             const std::vector<int32_t>& shared_blocks,
                                             const std::vector<int32_t>& shared_generations,
-                                            absl::Time deadline);
+                                            const std::vector<int64_t>& tags, absl::Time deadline);
   absl::StatusOr<int32_t> FreeBlocks(Attachment& attachment, absl::string_view request_id,
                                      const std::vector<int32_t>& blocks, absl::Time deadline);
   absl::StatusOr<int64_t> InvalidateBlocks(Attachment& attachment,
@@ -76,7 +78,7 @@ class Node::Impl {
   absl::StatusOr<std::vector<RequestSnapshot>> Requests(absl::string_view cache) const;
   int64_t DeviceBytesUsed(absl::string_view device_uuid) const;
 
-  // The session's attachment. Errors: SESSION_UNKNOWN, BOOT_ID_STALE, CACHE_UNKNOWN.
+  // Errors: SESSION_UNKNOWN, BOOT_ID_STALE, CACHE_UNKNOWN.
   absl::StatusOr<std::shared_ptr<Attachment>> Find(absl::string_view session_id,
                                                    absl::string_view cache) const;
   // DEADLINE if `deadline` has passed: nothing was done.
@@ -90,7 +92,12 @@ class Node::Impl {
     std::shared_ptr<Cache> cache;  // null: being made
     int users = 0;                 // sessions attached, or about to be
     int reaping = 0;               // attachments that left and hold memory still
+    bool ended = false;            // not in caches_ any more
     bool freeing = false;          // somebody frees the ended cache
+    bool adopted = false;          // an earlier daemon made it
+    Retention retention;
+    // It stays so long without sessions: as an adopted one, and as of the last one's leaving.
+    absl::Time reattach_until = absl::InfinitePast(), expires = absl::InfinitePast();
   };
   // A session's place in a cache.
   struct AttachmentSlot {
@@ -106,8 +113,7 @@ class Node::Impl {
     std::shared_ptr<ObserverQueue> observer;
     absl::btree_map<std::string, AttachmentSlot> attachments;  // by cache
   };
-  // What AttachCache found or took.
-  struct Place {
+  struct Place {  // what AttachCache found or took
     std::shared_ptr<Attachment> existing;
     std::shared_ptr<CacheSlot> slot;
     bool creator = false;  // has to make the cache
@@ -121,38 +127,48 @@ class Node::Impl {
   // node_sessions.cc
   absl::StatusOr<const Session*> FindLocked(absl::string_view session_id) const
       KVTIER_REQUIRES(mutex_);
-  // False: no such session.
   bool EndSession(absl::string_view session_id, const std::string* revoked_message);
   // One user of `slot` less; `reaped` if it left memory behind. True if the cache ended with it.
   bool LeaveLocked(const std::shared_ptr<CacheSlot>& slot, bool reaped) KVTIER_REQUIRES(mutex_);
-  // Fences the attachment and frees it on the reaper's threads; then runs `done`, if any.
+  // Fences the attachment, and frees it on the reaper's threads.
   void Reap(std::shared_ptr<Attachment> attachment, std::shared_ptr<CacheSlot> slot,
             std::function<void(absl::Status)> done);
   void KeepReleasing(const std::shared_ptr<Progress>& progress,
                      const std::shared_ptr<std::atomic<bool>>& drained);
   void FinishReap(const std::shared_ptr<Attachment>& attachment,
                   const std::shared_ptr<CacheSlot>& slot);
-  // Frees an ended cache that nobody holds memory of any more.
   void EndCacheIfDone(const std::shared_ptr<CacheSlot>& slot);
-  // Waits, a second at most, until something that is being reaped has come back. False: nothing
-  // is, or not in time.
+  // Waits, a second at most, until something that is being reaped has come back. False: it has not.
   bool WaitForReaped(absl::Time deadline);
+
+  // node_retain.cc
+  absl::Status CheckRetention(const AttachOptions& options) const;
+  // May the cache, which has no sessions, end now?
+  bool MayEndLocked(const CacheSlot& slot) const KVTIER_REQUIRES(mutex_);
+  // Takes it off the list; who called frees its memory, or (Drop) the reaper does.
+  void EndLocked(const std::shared_ptr<CacheSlot>& slot) KVTIER_REQUIRES(mutex_);
+  void DropLocked(const std::shared_ptr<CacheSlot>& slot) KVTIER_REQUIRES(mutex_);
+  // Drops the one whose time would be over first; For: if all of them are enough for `bytes`.
+  bool DropOneLocked() KVTIER_REQUIRES(mutex_);
+  bool DropOneFor(int64_t bytes);
 
   // node_attach.cc
   absl::StatusOr<DeviceInfo> ResolveDevice(absl::string_view device_uuid) const;
   absl::StatusOr<Place> TakePlace(absl::string_view session_id, absl::string_view cache,
                                   const CacheLayout& layout, const std::string& device_uuid,
-                                  absl::Time deadline);
+                                  absl::Time deadline, bool replace_kept);
   absl::StatusOr<std::shared_ptr<CacheSlot>> JoinOrMakeSlot(absl::string_view cache,
                                                             const CacheLayout& layout,
-                                                            bool* creator) KVTIER_REQUIRES(mutex_);
+                                                            bool replace_kept, bool* creator)
+      KVTIER_REQUIRES(mutex_);
   absl::Status MakeCache(CacheSlot* slot, absl::Time deadline);
   absl::StatusOr<std::shared_ptr<Attachment>> MakeAttachment(absl::string_view session_id,
                                                              const std::shared_ptr<CacheSlot>& slot,
                                                              const DeviceInfo& device,
                                                              absl::Time deadline);
   absl::StatusOr<AttachResult> Attach(absl::string_view session_id, const Place& place,
-                                      const DeviceInfo& device, absl::Time deadline);
+                                      const DeviceInfo& device, absl::Time deadline,
+                                      const std::optional<Retention>& retain);
   void GiveUpPlace(absl::string_view session_id, const std::shared_ptr<CacheSlot>& slot,
                    std::shared_ptr<Attachment> attachment, absl::Time deadline);
   std::atomic<int64_t>* DeviceBytes(const std::string& device_uuid);
@@ -164,6 +180,7 @@ class Node::Impl {
   const std::string boot_id_;
   const absl::Time start_time_;
   std::atomic<bool> draining_{false};
+  std::atomic<bool> earlier_workers_{false};
   TokenTable tokens_;
 
   mutable Mutex mutex_;  // rank: node
@@ -171,9 +188,9 @@ class Node::Impl {
   NodeLimits limits_ KVTIER_GUARDED_BY(mutex_);
   absl::btree_map<std::string, Session> sessions_ KVTIER_GUARDED_BY(mutex_);  // by id
   absl::btree_map<std::string, std::shared_ptr<CacheSlot>> caches_ KVTIER_GUARDED_BY(mutex_);
-  // Ended, but memory of theirs is still held.
-  std::vector<std::shared_ptr<CacheSlot>> ending_ KVTIER_GUARDED_BY(mutex_);
-  Counts ended_total_ KVTIER_GUARDED_BY(mutex_);  // of caches that are gone
+  std::vector<std::shared_ptr<CacheSlot>> ending_ KVTIER_GUARDED_BY(mutex_);  // not freed yet
+  Counts ended_total_ KVTIER_GUARDED_BY(mutex_);     // of caches that are gone
+  bool stopping_ KVTIER_GUARDED_BY(mutex_) = false;  // no cache outlives its sessions any more
   int64_t last_session_number_ KVTIER_GUARDED_BY(mutex_) = 0;
   int reaping_ KVTIER_GUARDED_BY(mutex_) = 0;
   int64_t reaped_ KVTIER_GUARDED_BY(mutex_) = 0;

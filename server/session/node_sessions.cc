@@ -90,6 +90,14 @@ absl::Status Node::Impl::CloseAllSessions(absl::string_view message, absl::Time 
   {
     MutexLock lock(&mutex_);
     for (const auto& [id, session] : sessions_) ids.push_back(id);
+    stopping_ = true;
+    std::vector<std::shared_ptr<CacheSlot>> unused;
+    for (const auto& [name, slot] : caches_) {
+      if (slot->cache == nullptr) continue;
+      slot->cache->Preserve();
+      if (slot->users == 0) unused.push_back(slot);
+    }
+    for (const std::shared_ptr<CacheSlot>& slot : unused) DropLocked(slot);
   }
   const std::string text(message);
   for (const std::string& id : ids) EndSession(id, &text);
@@ -168,8 +176,12 @@ bool Node::Impl::LeaveLocked(const std::shared_ptr<CacheSlot>& slot, bool reaped
   }
   changed_.NotifyAll();
   if (slot->users > 0) return false;
-  caches_.erase(slot->name);
-  if (slot->cache != nullptr) ending_.push_back(slot);
+  if (slot->cache != nullptr) {
+    const absl::Time now = clock_->Now();
+    slot->expires = std::max(slot->reattach_until, now + slot->retention.duration);
+    if (!stopping_ && (slot->expires > now || !MayEndLocked(*slot))) return false;
+  }
+  EndLocked(slot);
   return true;
 }
 
@@ -203,7 +215,12 @@ void Node::Impl::KeepReleasing(const std::shared_ptr<Progress>& progress,
 void Node::Impl::FinishReap(const std::shared_ptr<Attachment>& attachment,
                             const std::shared_ptr<CacheSlot>& slot) {
   attachment->EndStream();
-  slot->cache->RemoveHolders(attachment->requests().Holders());
+  bool keep = false;
+  {
+    MutexLock lock(&mutex_);
+    keep = !slot->ended && slot->retention.duration > absl::ZeroDuration();
+  }
+  slot->cache->RemoveHolders(attachment->requests().Holders(), keep);
   slot->cache->Leave(attachment.get());
   attachment->ReleaseDevice();
   {
@@ -220,7 +237,7 @@ void Node::Impl::FinishReap(const std::shared_ptr<Attachment>& attachment,
 void Node::Impl::EndCacheIfDone(const std::shared_ptr<CacheSlot>& slot) {
   {
     MutexLock lock(&mutex_);
-    if (slot->users > 0 || slot->reaping > 0 || slot->freeing) return;
+    if (!slot->ended || slot->reaping > 0 || slot->freeing) return;
     slot->freeing = true;
   }
   slot->cache->ReleaseMemory();

@@ -19,15 +19,15 @@ absl::StatusOr<UniqueFd> Duplicate(const UniqueFd& fd) {
 
 }  // namespace
 
-absl::Status SegmentHandles::AddFd(SegmentKind kind, const UniqueFd& fd, int64_t offset_bytes,
-                                   int64_t size_bytes, bool read_only) {
+absl::Status SegmentHandles::AddFd(SegmentKind kind, const SharedRange& range, bool read_only) {
   Handle handle;
-  KVTIER_ASSIGN_OR_RETURN(handle.fd, Duplicate(fd));
+  KVTIER_ASSIGN_OR_RETURN(handle.fd, Duplicate(*range.fd));
   handle.info = {.kind = kind,
                  .transport = MemoryHandle::Transport::kPosixFd,
-                 .size_bytes = size_bytes,
-                 .offset_bytes = offset_bytes,
-                 .read_only = read_only};
+                 .size_bytes = range.size_bytes,
+                 .offset_bytes = range.offset_bytes,
+                 .read_only = read_only,
+                 .sealed = range.sealed};
   handles_.push_back(std::move(handle));
   return absl::OkStatus();
 }

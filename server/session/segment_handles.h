@@ -8,6 +8,7 @@
 #include "absl/strings/string_view.h"
 #include "server/core/shared_memory.h"
 #include "server/device/backend.h"
+#include "server/session/cache_memory.h"
 #include "server/session/token_table.h"
 #include "server/session/types.h"
 
@@ -18,8 +19,7 @@ namespace kvtier {
 class SegmentHandles {
  public:
   // Both in the order of SegmentKind. Errors: RESOURCE_EXHAUSTED.
-  absl::Status AddFd(SegmentKind kind, const UniqueFd& fd, int64_t offset_bytes, int64_t size_bytes,
-                     bool read_only);
+  absl::Status AddFd(SegmentKind kind, const SharedRange& range, bool read_only);
   absl::Status AddDevice(SegmentKind kind, const DeviceMemory& memory);
 
   // The segments with a new token for each descriptor. Errors: RESOURCE_EXHAUSTED,

@@ -1,6 +1,7 @@
 // What operators see. No device is waited for, and no lock is taken that is held while one is.
 
 #include <algorithm>
+#include <optional>
 #include <utility>
 
 #include "server/core/status_macros.h"
@@ -13,13 +14,21 @@ absl::StatusOr<NodeSnapshot> Node::Impl::Snapshot(absl::string_view cache) const
   NodeSnapshot snapshot;
   snapshot.time = clock_->Now();
   snapshot.draining = draining_;
-  std::vector<std::shared_ptr<Cache>> present, ending;
+  struct Present {
+    std::shared_ptr<Cache> cache;
+    Retention retention;
+    std::optional<absl::Time> expires_time;
+  };
+  std::vector<Present> present;
+  std::vector<std::shared_ptr<Cache>> ending;
   {
     MutexLock lock(&mutex_);
     snapshot.sessions = static_cast<int32_t>(sessions_.size());
     snapshot.total = ended_total_;
     for (const auto& [name, slot] : caches_) {
-      if (slot->cache != nullptr) present.push_back(slot->cache);
+      if (slot->cache == nullptr) continue;
+      present.push_back({.cache = slot->cache, .retention = slot->retention});
+      if (slot->users == 0) present.back().expires_time = slot->expires;
     }
     for (const std::shared_ptr<CacheSlot>& slot : ending_) ending.push_back(slot->cache);
   }
@@ -29,13 +38,15 @@ absl::StatusOr<NodeSnapshot> Node::Impl::Snapshot(absl::string_view cache) const
     }
   };
   for (const std::shared_ptr<Cache>& each : ending) add(each->GroupCounts());
-  for (const std::shared_ptr<Cache>& each : present) {
+  for (const Present& each : present) {
     CacheSnapshot one;
-    one.layout = each->layout();
-    const bool listed = each->FillSnapshot(&one);
+    one.layout = each.cache->layout();
+    one.retention = each.retention;
+    one.expires_time = each.expires_time;
+    const bool listed = each.cache->FillSnapshot(&one);
     add(one.groups);
     if (!listed) continue;  // it has just ended; what it counted still counts
-    if (cache.empty() || absl::string_view(each->name()) == cache) {
+    if (cache.empty() || absl::string_view(each.cache->name()) == cache) {
       snapshot.caches.push_back(std::move(one));
     }
   }

@@ -14,6 +14,7 @@
 #include "kernels/counters.h"
 #include "server/core/cache_layout.h"
 #include "server/device/backend.h"
+#include "server/host_pool/cache_file.h"
 #include "server/session/latency.h"
 
 namespace kvtier {
@@ -52,6 +53,7 @@ struct SegmentInfo {
   std::string fd_token;      // kPosixFd, kCudaFd
   std::string ipc_handle;    // kCudaIpc, 64 bytes
   bool read_only = false;
+  bool sealed = true;  // kPosixFd: against shrinking; false: a file of the pool folder
 };
 
 // Segments in the order of SegmentKind; arrays by the geometries of the layout
@@ -59,8 +61,23 @@ struct SegmentInfo {
 struct AttachResult {
   CacheLayout layout;
   bool created = false;
+  int32_t blocks_kept = 0;
   DeviceInfo device;
   std::vector<SegmentInfo> segments;
+};
+
+// What AttachCache may say beside the layout.
+struct AttachOptions {
+  std::optional<Retention> retain;
+  bool replace_kept = false;  // a cache without sessions that has another layout gives way
+};
+
+// A block that nobody holds, whose rows are still there.
+struct KeptBlockInfo {
+  int32_t block_id = 0;
+  int32_t generation = 0;
+  int64_t tag = 0;
+  int32_t rows_backed = 0;
 };
 
 struct AssignResult {
@@ -151,8 +168,11 @@ struct CacheSnapshot {
   int32_t blocks_free = 0;
   int32_t blocks_reserved = 0;
   int32_t blocks_quarantined = 0;
+  int32_t blocks_kept = 0;
   int32_t largest_free_run_blocks = 0;
   int64_t host_bytes = 0;
+  Retention retention;
+  std::optional<absl::Time> expires_time;  // without sessions
   std::array<LatencyCounts, kOperationKindCount> latencies;  // by OperationKind
 };
 

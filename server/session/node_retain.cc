@@ -1,0 +1,141 @@
+// Caches without sessions: how long they stay, and which goes first when room is wanted.
+
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "server/core/error.h"
+#include "server/core/status_macros.h"
+#include "server/session/node_impl.h"
+
+namespace kvtier {
+
+std::vector<std::string> Node::Impl::AdoptCaches() {
+  std::vector<std::string> dropped;
+  PoolFolder* const folder = pool_->folder();
+  if (folder == nullptr) return dropped;
+  // They must be ended some day, whether or not a session ever opens.
+  if (absl::Status started = reaper_.Start(); !started.ok()) {
+    dropped.push_back(absl::StrCat("all caches: ", started.message()));
+    return dropped;
+  }
+  earlier_workers_ = folder->EarlierRunsMapThePool();
+  for (CacheFile& file : folder->TakeKept()) {
+    const std::string name = file.manifest().cache;
+    const Retention retention = file.retention();
+    absl::StatusOr<std::shared_ptr<Cache>> cache =
+        Cache::Adopt(std::move(file), pool_, backend_, clock_);
+    if (!cache.ok()) {
+      dropped.push_back(absl::StrCat("cache ", name, ": ", cache.status().message()));
+      continue;
+    }
+    (*cache)->SetKeptProtected(earlier_workers_);
+    const auto slot = std::make_shared<CacheSlot>();
+    slot->name = name;
+    slot->layout = (*cache)->layout();
+    slot->cache = *std::move(cache);
+    slot->adopted = true;
+    slot->retention = retention;
+    slot->reattach_until = clock_->Now() + options_.reattach_duration;
+    slot->expires = std::max(slot->reattach_until, clock_->Now() + retention.duration);
+    MutexLock lock(&mutex_);
+    if (caches_.emplace(name, slot).second) continue;
+    // Two files of one name: their maker never does that.
+    dropped.push_back(absl::StrCat("cache ", name, ": there is another one of that name"));
+    ending_.push_back(slot);
+    slot->ended = true;
+    reaper_.Post([this, slot] { EndCacheIfDone(slot); });
+  }
+  return dropped;
+}
+
+std::vector<std::string> Node::Impl::EndExpiredCaches() {
+  std::vector<std::string> names;
+  if (earlier_workers_ && !pool_->folder()->EarlierRunsMapThePool()) {
+    earlier_workers_ = false;
+    std::vector<std::shared_ptr<Cache>> caches;
+    {
+      MutexLock lock(&mutex_);
+      for (const auto& [name, slot] : caches_) {
+        if (slot->adopted) caches.push_back(slot->cache);
+      }
+    }
+    for (const std::shared_ptr<Cache>& cache : caches) cache->SetKeptProtected(false);
+  }
+  MutexLock lock(&mutex_);
+  const absl::Time now = clock_->Now();
+  std::vector<std::shared_ptr<CacheSlot>> expired;
+  for (const auto& [name, slot] : caches_) {
+    if (MayEndLocked(*slot) && slot->expires <= now) expired.push_back(slot);
+  }
+  for (const std::shared_ptr<CacheSlot>& slot : expired) {
+    names.push_back(slot->name);
+    DropLocked(slot);
+  }
+  return names;
+}
+
+absl::Status Node::Impl::CheckRetention(const AttachOptions& options) const {
+  if (!options.retain.has_value()) return absl::OkStatus();
+  const Retention& retain = *options.retain;
+  if (retain.duration < absl::ZeroDuration() || retain.duration > options_.retain_duration_max) {
+    return FieldInvalid("retain.duration", absl::FormatDuration(retain.duration),
+                        absl::StrCat("0..", absl::FormatDuration(options_.retain_duration_max)),
+                        "the operator sets the limit (--retain_duration_max)");
+  }
+  if (retain.blocks_max >= 0) return absl::OkStatus();
+  return FieldInvalid("retain.blocks_max", absl::StrCat(retain.blocks_max), ">= 0");
+}
+
+// A worker of an earlier daemon that still has the pool mapped may write the blocks that it held:
+// they must be nobody else's.
+bool Node::Impl::MayEndLocked(const CacheSlot& slot) const {
+  if (slot.users > 0 || slot.cache == nullptr) return false;
+  return stopping_ || !slot.adopted || !earlier_workers_;
+}
+
+void Node::Impl::EndLocked(const std::shared_ptr<CacheSlot>& slot) {
+  slot->ended = true;
+  caches_.erase(slot->name);
+  if (slot->cache != nullptr) ending_.push_back(slot);
+  changed_.NotifyAll();
+}
+
+void Node::Impl::DropLocked(const std::shared_ptr<CacheSlot>& slot) {
+  EndLocked(slot);
+  ++slot->reaping;
+  ++reaping_;
+  reaper_.Post([this, slot] {
+    {
+      MutexLock lock(&mutex_);
+      --slot->reaping;
+    }
+    EndCacheIfDone(slot);
+    MutexLock lock(&mutex_);
+    --reaping_;
+    ++reaped_;
+    changed_.NotifyAll();
+  });
+}
+
+bool Node::Impl::DropOneLocked() {
+  std::shared_ptr<CacheSlot> first;
+  for (const auto& [name, slot] : caches_) {
+    if (!MayEndLocked(*slot)) continue;
+    if (first == nullptr || slot->expires < first->expires) first = slot;
+  }
+  if (first == nullptr) return false;
+  DropLocked(first);
+  return true;
+}
+
+bool Node::Impl::DropOneFor(int64_t bytes) {
+  const HostPool::Stats pool = pool_->stats();
+  int64_t obtainable = pool.total_bytes - pool.used_bytes;
+  MutexLock lock(&mutex_);
+  for (const auto& [name, slot] : caches_) {
+    if (MayEndLocked(*slot)) obtainable += slot->cache->host_bytes();
+  }
+  return bytes <= obtainable && DropOneLocked();
+}
+
+}  // namespace kvtier
