@@ -173,7 +173,7 @@ int64_t MonotonicMicroseconds() {
 
 // Waits for a signal or a reason to end. `signals` are blocked in every thread.
 Failure WaitForEnd(const sigset_t& signals, const DeviceBackend& backend, HostPool& pool,
-                   const ServiceManager& manager, Reloader* reloader, const Log& log) {
+                   Node* node, const ServiceManager& manager, Reloader* reloader, const Log& log) {
   for (bool ready = false;;) {
     const int signal = sigtimedwait(&signals, nullptr, &kTick);
     if (signal == SIGHUP) {
@@ -186,6 +186,9 @@ Failure WaitForEnd(const sigset_t& signals, const DeviceBackend& backend, HostPo
       return {};
     }
     if (absl::Status health = backend.Health(); !health.ok()) return {kDeviceLost, health};
+    for (const std::string& cache : node->EndExpiredCaches()) {
+      log.Event("cache_expired", {{"cache", cache}});
+    }
     const HostPool::Stats stats = pool.stats();
     if (stats.state == HostPool::State::kFailed) {
       return {kNoPool, pool.WaitReady(absl::InfinitePast())};
@@ -198,6 +201,20 @@ Failure WaitForEnd(const sigset_t& signals, const DeviceBackend& backend, HostPo
       manager.Ready(kReady);
     }
   }
+}
+
+// Takes over what the last daemon left, and says so.
+void AdoptCaches(const HostPool& pool, Node* node, const Log& log) {
+  if (pool.folder() == nullptr) return;
+  std::vector<std::string> dropped = pool.folder()->dropped();
+  const std::vector<std::string> more = node->AdoptCaches();
+  dropped.insert(dropped.end(), more.begin(), more.end());
+  for (const std::string& what : dropped) {
+    log.Event(LogLevel::kWarning, "dropped", {{"what", what}});
+  }
+  const absl::StatusOr<NodeSnapshot> kept = node->Snapshot("");
+  log.Event("pool_kept", {{"caches", kept.ok() ? kept->caches.size() : 0},
+                          {"earlier_workers", node->earlier_workers() ? "yes" : "no"}});
 }
 
 // What a running daemon is told when its configuration was read again.
@@ -214,6 +231,7 @@ int Serve(const DaemonOptions& options, const Command& command, const CommandSou
           ServiceManager* manager, Log* shared_log) {
   const Log& log = *shared_log;
   auto node = std::make_unique<Node>(options.node, clock, backend, pool);
+  AdoptCaches(*pool, node.get(), log);
   absl::StatusOr<std::unique_ptr<Server>> server =
       Server::Start(options.server, {clock, node.get(), pool, backend, &log,
                                      [manager, clock] { manager->Heartbeat(clock->Now()); }});
@@ -236,7 +254,8 @@ int Serve(const DaemonOptions& options, const Command& command, const CommandSou
     Apply(reloaded, shared_log, node.get(), server->get());
     shutdown_grace = reloaded.shutdown_grace;
   });
-  const Failure failure = WaitForEnd(signals, *backend, *pool, *manager, &reloader, log);
+  const Failure failure =
+      WaitForEnd(signals, *backend, *pool, node.get(), *manager, &reloader, log);
   int code = failure.code;
   if (!failure.status.ok()) {
     Fail(log, code, failure.status);

@@ -25,6 +25,8 @@ HostPoolOptions PoolOptionsOf(const DaemonConfig& config) {
   options.touch_threads =
       std::min(config.pin_threads, std::max(static_cast<int32_t>(get_nprocs()), 1));
   options.numa_node = config.numa_node;
+  options.folder = config.pool_path;
+  options.drop_mismatch = config.pool_mismatch == "drop";
   return options;
 }
 
@@ -68,7 +70,9 @@ absl::StatusOr<DaemonOptions> DaemonOptionsOf(const SettingValues& values) {
       .node = {.version = kVersion,
                .sessions_max = config.sessions_max,
                .caches_max = config.caches_max,
-               .operations_in_flight_max = config.operations_in_flight_max},
+               .operations_in_flight_max = config.operations_in_flight_max,
+               .reattach_duration = config.reattach_duration,
+               .retain_duration_max = config.retain_duration_max},
       .server = ServerOptionsOf(config),
       .shutdown_grace = config.shutdown_grace,
       .log_level = LevelOf(config.log_level),

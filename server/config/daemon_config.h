@@ -26,6 +26,10 @@ struct DaemonConfig {
   std::string huge_pages;
   int32_t numa_node = -1;
   int32_t pin_threads = 0;
+  std::string pool_path;
+  std::string pool_mismatch;
+  absl::Duration reattach_duration;
+  absl::Duration retain_duration_max;
   int32_t sessions_max = 0;
   int32_t caches_max = 0;
   int32_t operations_in_flight_max = 0;

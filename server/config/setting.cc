@@ -17,6 +17,7 @@ namespace {
 using Kind = SettingKind;
 
 constexpr int64_t kHourSeconds = 3600;
+constexpr int64_t kDaySeconds = 24 * kHourSeconds;
 
 constexpr Setting kSettings[] = {
     {.name = "socket",
@@ -97,6 +98,28 @@ constexpr Setting kSettings[] = {
      .minimum = 1,
      .maximum = 256,
      .help = "Threads that touch the host pool's memory at the start; no more than processors."},
+    {.name = "pool_path",
+     .kind = Kind::kText,
+     .default_text = "",
+     .help = "Folder on tmpfs or hugetlbfs in which the host pool and the blocks in it outlive the "
+             "daemon; made if it is not there. Empty: nothing does."},
+    {.name = "pool_mismatch",
+     .kind = Kind::kChoice,
+     .default_text = "refuse",
+     .choices = "refuse|drop",
+     .help = "If pool_path holds a pool of another pool_bytes or format: refuse (exit), or drop."},
+    {.name = "reattach_duration",
+     .kind = Kind::kDuration,
+     .default_text = "5m",
+     .minimum = 0,
+     .maximum = kDaySeconds,
+     .help = "How long the caches in pool_path wait for their workers after a start."},
+    {.name = "retain_duration_max",
+     .kind = Kind::kDuration,
+     .default_text = "1h",
+     .minimum = 0,
+     .maximum = kDaySeconds,
+     .help = "The longest time that workers may have a cache stay without sessions. 0: none."},
     {.name = "sessions_max",
      .kind = Kind::kNumber,
      .default_text = "256",

@@ -277,6 +277,10 @@ absl::Status CheckAssignBlocks(const v1::AssignBlocksRequest& request) {
     return FieldInvalid("count", "0", "at least 1 where no blocks are shared");
   }
   KVTIER_RETURN_IF_ERROR(CheckCount("shared_block_ids", shared, 0, wire::kBlocksPerCallMax));
+  if (request.block_tags_size() != 0 && request.block_tags_size() != request.count()) {
+    return FieldInvalid("block_tags", absl::StrCat(request.block_tags_size(), " entries long"),
+                        absl::StrCat("empty or one for each of ", request.count(), " new blocks"));
+  }
   if (request.shared_generations_size() == 0 || request.shared_generations_size() == shared) {
     return absl::OkStatus();
   }

@@ -7,6 +7,7 @@
 #include "server/core/status_macros.h"
 #include "server/service/call_deadline.h"
 #include "server/service/from_proto.h"
+#include "server/service/retention_proto.h"
 #include "server/service/run_steps_call.h"
 #include "server/service/to_proto.h"
 #include "server/service/unary_call.h"
@@ -82,9 +83,10 @@ grpc::ServerUnaryReactor* KvTierService::AttachCache(grpc::CallbackServerContext
       context, "AttachCache", [this, request, response](absl::Time deadline) -> absl::Status {
         KVTIER_RETURN_IF_ERROR(CheckCacheName(request->cache()));
         KVTIER_ASSIGN_OR_RETURN(const CacheLayout layout, LayoutFromProto(*request));
-        KVTIER_ASSIGN_OR_RETURN(const AttachResult result,
-                                node_->AttachCache(request->session_id(), request->cache(), layout,
-                                                   request->device_uuid(), deadline));
+        KVTIER_ASSIGN_OR_RETURN(
+            const AttachResult result,
+            node_->AttachCache(request->session_id(), request->cache(), layout,
+                               request->device_uuid(), deadline, AttachOptionsFromProto(*request)));
         *response = ToProto(result);
         return absl::OkStatus();
       });
@@ -140,10 +142,26 @@ grpc::ServerUnaryReactor* KvTierService::AssignBlocks(grpc::CallbackServerContex
             const AssignResult result,
             node_->AssignBlocks(request->session_id(), request->cache(), request->request_id(),
                                 request->count(), VectorOf(request->shared_block_ids()),
-                                VectorOf(request->shared_generations()), deadline));
+                                VectorOf(request->shared_generations()), deadline,
+                                {request->block_tags().begin(), request->block_tags().end()}));
         *response = ToProto(result);
         return absl::OkStatus();
       });
+}
+
+grpc::ServerUnaryReactor* KvTierService::ListKeptBlocks(grpc::CallbackServerContext* context,
+                                                        const v1::ListKeptBlocksRequest* request,
+                                                        v1::ListKeptBlocksResponse* response) {
+  return RunControl(*context, "ListKeptBlocks",
+                    [this, request, response](absl::Time /*deadline*/) -> absl::Status {
+                      KVTIER_ASSIGN_OR_RETURN(const KeptPage page, KeptPageFromProto(*request));
+                      KVTIER_ASSIGN_OR_RETURN(
+                          const std::vector<KeptBlockInfo> blocks,
+                          node_->ListKeptBlocks(request->session_id(), request->cache(), page.first,
+                                                page.size + 1));
+                      *response = KeptBlocksToProto(blocks, page.size);
+                      return absl::OkStatus();
+                    });
 }
 
 grpc::ServerUnaryReactor* KvTierService::FreeBlocks(grpc::CallbackServerContext* context,

@@ -43,6 +43,9 @@ class KvTierService final : public v1::KvTier::CallbackService {
   grpc::ServerUnaryReactor* AssignBlocks(grpc::CallbackServerContext* context,
                                          const v1::AssignBlocksRequest* request,
                                          v1::AssignBlocksResponse* response) override;
+  grpc::ServerUnaryReactor* ListKeptBlocks(grpc::CallbackServerContext* context,
+                                           const v1::ListKeptBlocksRequest* request,
+                                           v1::ListKeptBlocksResponse* response) override;
   grpc::ServerUnaryReactor* FreeBlocks(grpc::CallbackServerContext* context,
                                        const v1::FreeBlocksRequest* request,
                                        v1::FreeBlocksResponse* response) override;

@@ -9,6 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "server/core/error.h"
 #include "server/core/status_macros.h"
+#include "server/service/retention_proto.h"
 #include "server/service/to_proto.h"
 
 namespace kvtier {
@@ -78,6 +79,7 @@ v1::CacheStats CacheToProto(const CacheSnapshot& cache) {
   to.set_blocks_free(cache.blocks_free);
   to.set_blocks_reserved(cache.blocks_reserved);
   to.set_blocks_quarantined(cache.blocks_quarantined);
+  to.set_blocks_kept(cache.blocks_kept);
   to.set_largest_free_run_blocks(cache.largest_free_run_blocks);
   to.set_host_bytes(cache.host_bytes);
   for (int32_t kind = 0; kind < kOperationKindCount; ++kind) {
@@ -193,6 +195,10 @@ v1::ListCachesResponse CachesToProto(const NodeSnapshot& node) {
     for (const SessionCacheSnapshot& session : cache.sessions) {
       info->add_session_ids(session.session_id);
     }
+    info->set_blocks_kept(cache.blocks_kept);
+    *info->mutable_retain() = ToProto(cache.retention);
+    if (cache.expires_time.has_value())
+      *info->mutable_expires_time() = ToProto(*cache.expires_time);
   }
   return to;
 }

@@ -60,6 +60,7 @@ v1::Segment SegmentToProto(const SegmentInfo& from, int32_t index) {
   segment.set_fd_token(from.fd_token);
   segment.set_ipc_handle(from.ipc_handle);
   segment.set_read_only(from.read_only);
+  segment.set_unsealed(!from.sealed);
   return segment;
 }
 
@@ -171,6 +172,7 @@ v1::AttachCacheResponse ToProto(const AttachResult& result) {
   v1::AttachCacheResponse to;
   *to.mutable_layout() = ToProto(result.layout);
   to.set_created(result.created);
+  to.set_blocks_kept(result.blocks_kept);
   *to.mutable_device() = ToProto(result.device);
   for (size_t i = 0; i < result.segments.size(); ++i) {
     *to.add_segments() = SegmentToProto(result.segments[i], static_cast<int32_t>(i));
