@@ -73,6 +73,8 @@ absl::StatusOr<Cache> Cache::Attach(const Session& session, const AttachOptions&
   request.set_cache(options.cache);
   *request.mutable_layout() = options.layout;
   request.set_device_uuid(options.device_uuid);
+  if (options.retain.has_value()) *request.mutable_retain() = *options.retain;
+  request.set_replace_kept(options.replace_kept);
   absl::StatusOr<v1::AttachCacheResponse> answer =
       CallAttach(*connection, request, options.wait_for_pool);
   if (!answer.ok()) return answer.status();
@@ -126,6 +128,7 @@ const std::string& Cache::name() const { return state_->name(); }
 const v1::CacheLayout& Cache::layout() const { return state_->layout(); }
 const v1::Device& Cache::device() const { return state_->device_info(); }
 bool Cache::created() const { return state_->created(); }
+int32_t Cache::blocks_kept() const { return state_->blocks_kept(); }
 const CacheView& Cache::view() const { return state_->memory().view(); }
 
 Counts Cache::counts(int32_t group) const {

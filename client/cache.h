@@ -32,6 +32,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -42,6 +43,7 @@
 #include "client/session.h"
 #include "kernels/counters.h"
 #include "kernels/layout.h"
+#include "proto/kvtier/v1/kvtier.pb.h"
 #include "proto/kvtier/v1/types.pb.h"
 
 namespace kvtier::client {
@@ -51,14 +53,15 @@ class CacheState;
 struct AttachOptions {
   // 1..128 bytes of [A-Za-z0-9._/-]. Sessions that name the same cache share its host rows.
   std::string cache;
-  // Fields that are not set get the defaults of types.proto.
-  v1::CacheLayout layout;
+  v1::CacheLayout layout;  // fields that are not set get the defaults of types.proto
   // Where the hot buffers go. Empty: the daemon's only device.
   std::string device_uuid;
   // Threads of in-process calls, the caller's included. 1..64.
   int32_t kernel_threads = 1;
   // Tries again for so long while the daemon still pins its host pool (POOL_PINNING).
   absl::Duration wait_for_pool = absl::ZeroDuration();
+  std::optional<v1::Retention> retain;  // as in AttachCacheRequest, like replace_kept
+  bool replace_kept = false;
 };
 
 // Layers of a group, counted from the leader.
@@ -107,6 +110,12 @@ class Cache {
   const v1::Device& device() const;
   // Did Attach create the cache?
   bool created() const;
+  // Blocks that nobody held when this attached: rows of sessions that ended, or of the daemon
+  // before.
+  int32_t blocks_kept() const;
+  // All of them now, by id. Request::AssignBlocks takes them up again, as shared blocks with their
+  // generations; verify what they hold. Errors: as ListKeptBlocks.
+  absl::StatusOr<std::vector<v1::KeptBlock>> ListKeptBlocks() const;
   // Valid until the Cache and all its Requests are destroyed.
   const CacheView& view() const;
   // This session's counters of `group`, of one moment where writers pause. Never waits, but on a

@@ -29,6 +29,7 @@ CacheState::CacheState(std::shared_ptr<Connection> connection, std::string name,
       layout_(answer.layout()),
       device_info_(answer.device()),
       created_(answer.created()),
+      blocks_kept_(answer.blocks_kept()),
       shape_(std::move(shape)),
       device_(std::move(device)),
       memory_(std::make_unique<const CacheMemory>(std::move(memory))) {}

@@ -34,6 +34,7 @@ class CacheState {
   const v1::CacheLayout& layout() const { return layout_; }
   const v1::Device& device_info() const { return device_info_; }
   bool created() const { return created_; }
+  int32_t blocks_kept() const { return blocks_kept_; }
   const CacheShape& shape() const { return shape_; }
   const CacheMemory& memory() const { return *memory_; }
 
@@ -125,6 +126,7 @@ class CacheState {
   const v1::CacheLayout layout_;
   const v1::Device device_info_;
   const bool created_;
+  const int32_t blocks_kept_;
   const CacheShape shape_;
   std::unique_ptr<Device> device_;  // kernels under mutex_; outlives the mappings
   std::unique_ptr<const CacheMemory> memory_;

@@ -35,12 +35,14 @@ void Request::ReleaseQuietly() {
   if (state_ != nullptr && !released_ && state_->CheckCall().ok()) (void)Release();
 }
 
-absl::StatusOr<AssignedBlocks> Request::AssignBlocks(int32_t count, const SharedBlocks& shared) {
+absl::StatusOr<AssignedBlocks> Request::AssignBlocks(int32_t count, const SharedBlocks& shared,
+                                                     std::span<const int64_t> tags) {
   v1::AssignBlocksRequest message;
   message.set_request_id(id_);
   message.set_count(count);
   message.mutable_shared_block_ids()->Add(shared.block_ids.begin(), shared.block_ids.end());
   message.mutable_shared_generations()->Add(shared.generations.begin(), shared.generations.end());
+  message.mutable_block_tags()->Add(tags.begin(), tags.end());
   absl::StatusOr<v1::AssignBlocksResponse> answer =
       state_->Call("AssignBlocks", &v1::KvTier::Stub::AssignBlocks, std::move(message));
   if (!answer.ok()) {

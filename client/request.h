@@ -30,10 +30,10 @@ struct AssignedBlocks {
   int64_t invalidated_copies = 0;    // hot rows dropped in all sessions
 };
 
-// Blocks of another request, perhaps of another session, to be shared.
+// Blocks of another request, perhaps of another session, to be shared; or blocks that are kept.
 struct SharedBlocks {
   std::vector<int32_t> block_ids;
-  std::vector<int32_t> generations;  // as many, or none: not checked
+  std::vector<int32_t> generations;  // as many, or none: not checked; kept blocks need them
 };
 
 class Request {
@@ -50,7 +50,10 @@ class Request {
   // Appends `shared` blocks, then `count` new ones, all or nothing. When it returns, no worker
   // can hit on the old rows of the new blocks. DEADLINE_EXCEEDED without a reason: the answer
   // was lost; block_table() shows what happened.
-  absl::StatusOr<AssignedBlocks> AssignBlocks(int32_t count, const SharedBlocks& shared = {});
+  // `tags`: none, or a number of the caller's choice for each new block, which ListKeptBlocks
+  // tells.
+  absl::StatusOr<AssignedBlocks> AssignBlocks(int32_t count, const SharedBlocks& shared = {},
+                                              std::span<const int64_t> tags = {});
 
   // Takes `blocks` out of the table, all or nothing; returns how many nobody holds any more.
   // In-process work that reads or writes them must be done (on a GPU: on the device).
