@@ -3,7 +3,7 @@ import contextlib
 import re
 import unittest
 
-from daemon import PATIENCE_SECONDS, TIER, Daemon, Session, layout
+from daemon import PATIENCE_SECONDS, TIER, Daemon, Session, layout, wait_until
 from reflection import CallError
 
 CACHE = {"cache": "c"}
@@ -74,6 +74,13 @@ class Errors(unittest.TestCase):
             "FreeBlocks", {**CACHE, "request_id": request_id, "block_ids": blocks}).blocks_freed
 
 
+    def release(self, request_id):
+        """Waits until what it held can be had."""
+        self.session.call("ReleaseRequest", {**CACHE, "request_id": request_id})
+        wait_until(lambda: self.daemon.stats()["caches"][0]["blocks_quarantined"] == 0,
+                   "its blocks are free")
+
+
 class Attach(Errors):
     def layout_invalid(self, field, value, limit):
         return self.refused("INVALID_ARGUMENT", "LAYOUT_INVALID",
@@ -139,7 +146,9 @@ class Attach(Errors):
         size = 4096 * 16 * 1024  # 1024 blocks of 16 rows, all of the pool
         with self.refused("RESOURCE_EXHAUSTED", "POOL_EXHAUSTED",
                           {"requested_bytes": str(size), "free_bytes": free,
-                           "largest_contiguous_bytes": free, "limit_bytes": str(64 << 20)}):
+                           "used_bytes": str((64 << 20) - int(free)),
+                           "largest_contiguous_bytes": free, "limit_bytes": str(64 << 20)},
+                          retry=True):
             self.session.call("AttachCache", {"cache": "large", "layout": layout(
                 block_count=1024, row_bytes=4096)}, timeout=PATIENCE_SECONDS)
 
@@ -227,7 +236,8 @@ class Blocks(Errors):
 
     def blocks_exhausted(self, requested, free, retry=True):
         return self.refused("RESOURCE_EXHAUSTED", "BLOCKS_EXHAUSTED",
-                            {"cache": "c", "requested": requested, "free": free, "limit": "8"},
+                            {"cache": "c", "requested": requested, "free": free,
+                             "used": str(8 - int(free)), "limit": "8"},
                             retry=retry)
 
     def test_double_free(self):
@@ -280,6 +290,27 @@ class Blocks(Errors):
         self.admit("s", reserve_blocks=6)
         with self.blocks_exhausted("3", "2"):
             self.assign(3)
+
+    def test_d08_admission_counts_the_output_too(self):
+        """A prompt of 3 blocks with an output of 2 is refused where only the prompt would fit, and
+        one that is admitted can't fail later."""
+        self.assign(2)
+        prompt, output = 3, 2
+        self.admit("s", reserve_blocks=prompt + output)
+        self.assertEqual(len(self.assign(prompt, "s")), prompt)
+        self.release("r")
+        self.admit("t")
+        with self.blocks_exhausted("4", "3"):
+            self.assign(4, "t")
+        self.assertEqual(len(self.assign(3, "t")), 3)
+        # The pool is full but for what was promised.
+        with self.blocks_exhausted("1", "0"):
+            self.assign(1, "t")
+        for _ in range(output):
+            self.assertEqual(len(self.assign(1, "s")), 1)
+        self.release("t")
+        with self.blocks_exhausted(str(prompt + output), "3"):
+            self.admit("u", reserve_blocks=prompt + output)
 
     def test_exhausted_regions(self):
         self.admit("s")
