@@ -132,6 +132,7 @@ grpc::ServerUnaryReactor* AdminService::GetNodeInfo(grpc::CallbackServerContext*
   }
   response->set_pid(static_cast<int32_t>(getpid()));
   response->set_metrics_address(context_->metrics_address());
+  response->set_not_ready_reason(context_->not_ready_reason());
   const NodeLimits limits = node.limits();
   response->set_sessions_max(limits.sessions_max);
   response->set_caches_max(limits.caches_max);

@@ -32,6 +32,7 @@ struct AdminContext {
   std::vector<DeviceInfo> devices;
   std::function<std::vector<std::string>()> listen_addresses;
   std::function<std::string()> metrics_address;
+  std::function<std::string()> not_ready_reason;  // "": ready
   // Readiness off, then the node drains.
   std::function<void(absl::string_view message)> drain;
 };

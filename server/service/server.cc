@@ -3,7 +3,6 @@
 #include <sys/socket.h>
 
 #include <algorithm>
-#include <atomic>
 #include <chrono>
 #include <optional>
 #include <utility>
@@ -32,6 +31,7 @@
 #include "server/service/metrics_server.h"
 #include "server/service/open_calls.h"
 #include "server/service/peer_table.h"
+#include "server/service/readiness.h"
 #include "server/service/stats_history.h"
 
 namespace kvtier {
@@ -41,22 +41,27 @@ namespace {
 constexpr size_t kConnectionsMax = 2 * kSessionsMax;
 // Calls of one connection at a time: a worker's steps, and more.
 constexpr int kCallsPerConnectionMax = 256;
-// A peer that is gone without a word (a machine, a cable) is found dead after their sum.
-constexpr int kKeepaliveMilliseconds = 10000;
-constexpr int kKeepaliveTimeoutMilliseconds = 5000;
+// A peer over TCP that is gone without a word (a machine, a cable) is found dead after their sum. A
+// worker that answers no ping - stopped, or busy under a lock of its own - has as long.
+constexpr int kKeepaliveMilliseconds = 60000;
+constexpr int kKeepaliveTimeoutMilliseconds = 600000;
 // Clients may ping as often as that.
 constexpr int kClientPingMilliseconds = 5000;
 // How long a change of readiness may go unnoticed.
 constexpr absl::Duration kHealthInterval = absl::Milliseconds(100);
 constexpr char kStopping[] = "the daemon stops";
 
-void Configure(grpc::ServerBuilder* builder) {
+void Configure(bool has_tcp, grpc::ServerBuilder* builder) {
   builder->SetMaxReceiveMessageSize(wire::kMessageBytesMax);
   builder->SetMaxSendMessageSize(wire::kAnswerBytesMax);
   builder->AddChannelArgument(GRPC_ARG_MAX_METADATA_SIZE, wire::kHeaderBytesMax);
   builder->AddChannelArgument(GRPC_ARG_MAX_CONCURRENT_STREAMS, kCallsPerConnectionMax);
-  builder->AddChannelArgument(GRPC_ARG_KEEPALIVE_TIME_MS, kKeepaliveMilliseconds);
-  builder->AddChannelArgument(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, kKeepaliveTimeoutMilliseconds);
+  // Of a Unix socket the kernel says at once when the other side has died, and who lives is a
+  // worker that holds memory, however long it says nothing.
+  if (has_tcp) {
+    builder->AddChannelArgument(GRPC_ARG_KEEPALIVE_TIME_MS, kKeepaliveMilliseconds);
+    builder->AddChannelArgument(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, kKeepaliveTimeoutMilliseconds);
+  }
   builder->AddChannelArgument(GRPC_ARG_KEEPALIVE_PERMIT_WITHOUT_CALLS, 1);
   // Also while no data flows: a session's call is silent for days.
   builder->AddChannelArgument(GRPC_ARG_HTTP2_MAX_PINGS_WITHOUT_DATA, 0);
@@ -75,6 +80,7 @@ class Server::Impl {
         parts_(parts),
         call_log_(parts.log),
         peers_(kConnectionsMax),
+        readiness_(parts.node, parts.pool, parts.backend, parts.log),
         allowed_uids_(options_.allowed_uids) {}
   ~Impl() { Shutdown(absl::ZeroDuration()); }
 
@@ -101,7 +107,6 @@ class Server::Impl {
   absl::Status StartGrpc();
   absl::Status StartThreads();
   absl::Status StartStatistics();
-  bool IsReady() const;
   MetricsInput ReadMetrics() const;
   void FillContexts();
   bool Allows(const Peer& peer) const KVTIER_EXCLUDES(mutex_);
@@ -134,7 +139,7 @@ class Server::Impl {
   std::unique_ptr<Acceptor> acceptor_;
   Thread health_thread_;
 
-  std::atomic<bool> not_ready_{false};  // draining or stopping, for good
+  Readiness readiness_;
 
   mutable Mutex mutex_;  // rank: a leaf
   CondVar changed_;
@@ -188,6 +193,7 @@ void Server::Impl::FillContexts() {
                     .devices = devices,
                     .listen_addresses = [this] { return listen_addresses(); },
                     .metrics_address = [this] { return metrics_address(); },
+                    .not_ready_reason = [this] { return readiness_.Reason(); },
                     .drain = [this](absl::string_view message) { Drain(message); }};
   kv_tier_ =
       std::make_unique<KvTierService>(&session_context_, parts_.clock, &peers_, executor_.get());
@@ -206,16 +212,11 @@ absl::Status Server::Impl::StartStatistics() {
   return absl::OkStatus();
 }
 
-bool Server::Impl::IsReady() const {
-  return !not_ready_.load() && !parts_.node->draining() &&
-         parts_.pool->stats().state == HostPool::State::kReady && parts_.backend->Health().ok();
-}
-
 MetricsInput Server::Impl::ReadMetrics() const {
   MetricsInput input = {.version = options_.version,
                         .boot_id = parts_.node->boot_id(),
                         .start_time = parts_.node->start_time(),
-                        .ready = IsReady(),
+                        .ready = readiness_.Reason().empty(),
                         .limits = parts_.node->limits(),
                         .pool = parts_.pool->stats(),
                         .control_queue_depth = executor_->queue_depth(),
@@ -240,7 +241,7 @@ absl::Status Server::Impl::StartGrpc() {
   (void)v1::ErrorReason_descriptor();
   grpc::reflection::InitProtoReflectionServerBuilderPlugin();
   grpc::ServerBuilder builder;
-  Configure(&builder);
+  Configure(!options_.tcp_addresses.empty(), &builder);
   builder.RegisterService(kv_tier_.get());
   builder.RegisterService(admin_.get());
   std::vector<int> ports(options_.tcp_addresses.size(), 0);
@@ -307,10 +308,10 @@ void Server::Impl::UpdateHealth() {
     health->SetServingStatus("", ready);
     health->SetServingStatus(v1::KvTier::service_full_name(), ready);
   };
-  const bool ready = IsReady();
+  const bool ready = readiness_.ReasonLogged().empty();
   set(ready);
   // Two threads write here, and "ready" must not be the last word after a drain.
-  if (ready && not_ready_.load()) set(false);
+  if (ready && readiness_.closed()) set(false);
 }
 
 void Server::Impl::RunHealth() {
@@ -334,7 +335,7 @@ void Server::Impl::StopHealth() {
 }
 
 void Server::Impl::Drain(absl::string_view message) {
-  not_ready_.store(true);
+  readiness_.Close();
   UpdateHealth();
   parts_.node->Drain(message);
 }

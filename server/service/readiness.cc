@@ -1,0 +1,30 @@
+#include "server/service/readiness.h"
+
+#include "absl/strings/str_cat.h"
+
+namespace kvtier {
+
+std::string Readiness::Reason() const {
+  if (const absl::Status health = backend_->Health(); !health.ok()) {
+    return absl::StrCat("device: ", health.message());
+  }
+  if (closed() || node_->draining()) return "draining";
+  const HostPool::Stats pool = pool_->stats();
+  if (pool.state == HostPool::State::kFailed) return "the host pool could not be pinned";
+  if (pool.state == HostPool::State::kReady) return "";
+  return absl::StrCat("pinning the host pool of ", pool.total_bytes, " bytes");
+}
+
+std::string Readiness::ReasonLogged() {
+  std::string reason = Reason();
+  {
+    MutexLock lock(&mutex_);
+    if (reason == last_) return reason;
+    last_ = reason;
+  }
+  // That it has become ready is said where the pool is.
+  if (!reason.empty()) log_->Event(LogLevel::kWarning, "not_ready", {{"why", reason}});
+  return reason;
+}
+
+}  // namespace kvtier
