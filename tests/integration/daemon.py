@@ -49,12 +49,12 @@ def without_windows(stats):
 class Process:
     """A kvtierd that may or may not come up."""
 
-    def __init__(self, case, socket, flags=(), **popen):
+    def __init__(self, case, socket, flags=(), binary=BINARY, **popen):
         self.socket = socket
         self.log = tempfile.TemporaryFile("w+")
         case.addCleanup(self.log.close)
         self.process = subprocess.Popen(
-            [BINARY, "--socket=" + socket, "--backend=cpu", "--pool_bytes=%d" % POOL_BYTES,
+            [binary, "--socket=" + socket, "--backend=cpu", "--pool_bytes=%d" % POOL_BYTES,
              *flags], stdin=subprocess.DEVNULL, stderr=self.log, **popen)
         case.addCleanup(self.kill)
 
@@ -144,6 +144,9 @@ class Daemon(Process):
 
     def descriptor_count(self):
         return len(os.listdir("/proc/%d/fd" % self.pid))
+
+    def thread_count(self):
+        return len(os.listdir("/proc/%d/task" % self.pid))
 
 
 class Session:

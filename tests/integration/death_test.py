@@ -1,0 +1,118 @@
+"""Workers that are killed, again and again, and workers that only seem dead.
+
+Names like D01 are those of the public bug reports that the cases come from."""
+import os
+import signal
+import subprocess
+import threading
+import time
+import unittest
+
+from daemon import ADMIN, PATIENCE_SECONDS, Daemon, Session, layout, wait_until
+from reflection import to_json
+
+CACHE = {"cache": "c"}
+STEP = {**CACHE, "inline": {"rows": [{"request_id": "mine", "topk": [0, 1]}]}}
+MIB = 1 << 20
+
+
+class Death(unittest.TestCase):
+    def setUp(self):
+        self.daemon = Daemon(self)
+
+    def start_worker(self):
+        worker = subprocess.Popen(
+            ["/usr/bin/python3", "tests/integration/worker.py", self.daemon.socket],
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+        for clean_up in (worker.stdout.close, worker.stdin.close,
+                         lambda: worker.wait(PATIENCE_SECONDS), worker.kill):
+            self.addCleanup(clean_up)
+        self.assertEqual(worker.stdout.readline(), b"3\n")
+        return worker
+
+    def counts(self):
+        return self.daemon.descriptor_count(), self.daemon.thread_count()
+
+    def test_d01_twenty_dead_workers_leave_nothing(self):
+        """All that one held is back within a second, and another session never notices."""
+        witness = Session(self, self.daemon, "witness")
+        witness.call("AttachCache", {**CACHE, "layout": layout()})
+        witness.call("AdmitRequest", {**CACHE, "request_id": "mine"})
+        failures = []
+        stop = threading.Event()
+
+        def work():
+            while not stop.is_set():
+                try:
+                    witness.call("SwapIn", STEP)
+                except Exception as error:  # of any kind: the main thread reports it
+                    failures.append(error)
+
+        # Once before: what a first worker makes for good.
+        worker = self.start_worker()
+        worker.kill()
+        wait_until(lambda: self.daemon.stats()["sessions"] == 1, "the first is gone")
+        engine = threading.Thread(target=work)
+        engine.start()
+        self.addCleanup(engine.join)
+        self.addCleanup(stop.set)
+        rss = []
+        before = self.counts()
+        for _ in range(20):
+            worker = self.start_worker()
+            worker.kill()
+            start = time.monotonic()
+            wait_until(lambda: self.is_back(before), "all is as before: %s, now %s" % (
+                before, self.counts()))
+            self.assertLess(time.monotonic() - start, 1)
+            rss.append(self.daemon.rss_bytes())
+        stop.set()
+        engine.join()
+        self.assertEqual(failures, [])
+        # Growth of each cycle would show twenty times over; the first ones warm the allocator up.
+        self.assertLess(max(rss[10:]) - max(rss[:10]), 2 * MIB, rss)
+
+    def is_back(self, before):
+        stats = self.daemon.stats()
+        cache = stats["caches"][0]
+        held = [cache["blocks_" + kind] for kind in ("used", "reserved", "quarantined")]
+        counts = self.counts()
+        return (stats["sessions"] == 1 and held == [0, 0, 0] and counts[0] <= before[0] and
+                counts[1] <= before[1])
+
+    def test_d02_dead_before_its_first_call(self):
+        """The lease begins with the session, not with the first use of it."""
+        baseline = self.daemon.state()
+        session = Session(self, self.daemon, "short")
+        session.call("AttachCache", {**CACHE, "layout": layout()})
+        session.close()
+        wait_until(lambda: self.daemon.state()["sessions"] == baseline["sessions"] and
+                   self.daemon.stats()["pool"]["used_bytes"] == "0", "it is gone")
+
+    def test_d02_an_idle_worker_is_never_reaped(self):
+        """Not even one that answers no ping: stopped by a debugger, or busy with its own locks.
+
+        It would take gRPC's own keepalive 15 s to give it up, and this waits for 17."""
+        worker = self.start_worker()
+        worker.send_signal(signal.SIGSTOP)
+        self.addCleanup(worker.send_signal, signal.SIGCONT)
+        Session(self, self.daemon, "idle")
+        threading.Event().wait(17)
+        names = [s["client_name"] for s in
+                 to_json(self.daemon.client.call(ADMIN + "ListSessions"))["sessions"]]
+        self.assertEqual(sorted(names), ["idle", "victim"])
+
+    def test_a_pid_means_nothing(self):
+        """Two workers that say the same name and die one by one are two."""
+        first, second = self.start_worker(), self.start_worker()
+        listed = to_json(self.daemon.client.call(ADMIN + "ListSessions"))["sessions"]
+        self.assertEqual(sorted(s["peer_pid"] for s in listed), sorted([first.pid, second.pid]))
+        first.kill()
+        wait_until(lambda: self.daemon.stats()["sessions"] == 1, "one is gone")
+        left = to_json(self.daemon.client.call(ADMIN + "ListSessions"))["sessions"]
+        self.assertEqual([s["peer_pid"] for s in left], [second.pid])
+        self.assertTrue(os.path.exists("/proc/%d" % second.pid))
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,118 @@
+"""What a driver that hangs, or a GPU that is lost, does to the real process.
+
+Names like D23 are those of the public bug reports that the cases come from; exit codes are in
+server/main.cc."""
+import os
+import time
+import unittest
+
+from daemon import ADMIN, PATIENCE_SECONDS, Daemon, Session, layout, new_folder, wait_until
+from reflection import CallError
+
+DEVICE_LOST, STUCK = 6, 7
+CACHE = {"cache": "c"}
+STEP = {**CACHE, "inline": {"rows": [{"request_id": "r", "topk": [0]}]}}
+
+
+class Faults(unittest.TestCase):
+    def setUp(self):
+        folder = new_folder(self)
+        self.fifo = folder + "/faults"
+        os.mkfifo(self.fifo)
+        self.daemon = Daemon(self, ["--shutdown_grace=1s"], socket=folder + "/d.sock",
+                             binary="tests/integration/faulty_kvtierd",
+                             env={**os.environ, "KVTIER_TEST_FAULTS": self.fifo})
+
+    def tell(self, command):
+        with open(self.fifo, "w", encoding="ascii") as commands:
+            commands.write(command + "\n")
+
+    def attach(self, cache="c"):
+        session = Session(self, self.daemon)
+        session.call("AttachCache", {"cache": cache, "layout": layout()})
+        session.call("AdmitRequest", {"cache": cache, "request_id": "r"})
+        return session
+
+    def assert_alive(self):
+        """Liveness and what operators read are answered at once."""
+        start = time.monotonic()
+        self.assertEqual(self.daemon.health("liveness"), "SERVING")
+        self.daemon.stats()
+        self.daemon.client.call(ADMIN + "GetNodeInfo")
+        self.assertLess(time.monotonic() - start, 2)
+
+    def test_d23_a_lost_device_ends_the_process_for_its_supervisor(self):
+        session = self.attach()
+        start = time.monotonic()
+        self.tell("lose an illegal address was accessed")
+        with self.assertRaises(CallError) as caught:
+            while True:
+                session.call("SwapIn", STEP)
+        self.assertEqual(caught.exception.code, "UNAVAILABLE")
+        self.assertIn(caught.exception.reason, ("DEVICE_LOST", ""), caught.exception)
+        self.assertEqual(self.daemon.wait(), DEVICE_LOST)
+        self.assertLess(time.monotonic() - start, 5)
+        self.assertIn("an illegal address was accessed", self.daemon.text())
+
+    def test_d23_readiness_says_why(self):
+        self.assertEqual(self.daemon.client.call(ADMIN + "GetNodeInfo").not_ready_reason, "")
+        self.attach()
+        # The process is on its way out: what its end waits for leaves time to look.
+        self.tell("hold DestroyStream")
+        self.tell("lose the bus fell over")
+        wait_until(lambda: "event=not_ready" in self.daemon.text(), "readiness is off")
+        self.assertIn("the bus fell over", self.daemon.text())
+        self.assertEqual(self.daemon.wait(), DEVICE_LOST)
+
+    def test_d24_a_mapping_that_cannot_be_closed(self):
+        """A driver that hangs while it frees a dead worker's memory holds nobody else up."""
+        witness = self.attach()
+        victim = self.attach("d")
+        self.tell("hold Free")
+        victim.close()
+        wait_until(lambda: self.daemon.stats()["sessions"] == 1, "the session has ended")
+        self.assert_alive()
+        start = time.monotonic()
+        witness.call("SwapIn", STEP)
+        self.assertLess(time.monotonic() - start, 2)
+        Session(self, self.daemon).call("AttachCache", {"cache": "e", "layout": layout()})
+        self.tell("release")
+        wait_until(lambda: [c["cache"] for c in self.daemon.stats()["caches"]] == ["c"],
+                   "the others have ended")
+
+    def test_a_driver_that_hangs_in_a_call(self):
+        """Attach stands still in the driver, and a step on the device: the rest goes on."""
+        witness = self.attach()
+        other = Session(self, self.daemon)
+        for operation, call in (("Allocate", ("AttachCache", {"cache": "d", "layout": layout()})),
+                                ("SwapIn", None)):
+            self.tell("hold " + operation)
+            if call is not None:
+                stuck = other.start(call[0], call[1], timeout=PATIENCE_SECONDS)
+            else:
+                stuck = witness.start("SwapIn", STEP, timeout=PATIENCE_SECONDS)
+            self.assert_alive()
+            self.assertEqual(self.daemon.health(), "SERVING")
+            self.assertFalse(stuck.done())
+            self.tell("release")
+            stuck.result(PATIENCE_SECONDS)
+
+    def test_d18_the_exit_is_bounded_whatever_hangs(self):
+        """Also by a second signal: it changes nothing."""
+        witness = self.attach()
+        self.tell("hold SwapIn")
+        stuck = witness.start("SwapIn", STEP, timeout=PATIENCE_SECONDS)
+        wait_until(lambda: self.daemon.stats()["caches"][0]["sessions"][0]
+                   ["operations_in_flight"] == "1", "the step is enqueued")
+        start = time.monotonic()
+        self.daemon.process.terminate()
+        wait_until(lambda: "event=stopping" in self.daemon.text(), "it stops")
+        self.daemon.process.terminate()
+        self.assertEqual(self.daemon.wait(), STUCK, self.daemon.text())
+        self.assertLess(time.monotonic() - start, 1 + 1)
+        self.assertIn("SwapIn", self.daemon.text())
+        self.assertIsNotNone(stuck.exception())
+
+
+if __name__ == "__main__":
+    unittest.main()
