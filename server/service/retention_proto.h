@@ -7,7 +7,7 @@
 #include "absl/status/statusor.h"
 #include "proto/kvtier/v1/kvtier.pb.h"
 #include "proto/kvtier/v1/types.pb.h"
-#include "server/session/types.h"
+#include "server/session/retention.h"
 
 namespace kvtier {
 

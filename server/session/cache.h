@@ -23,6 +23,7 @@
 #include "server/hot_tier/hot_tier.h"
 #include "server/session/cache_memory.h"
 #include "server/session/latency.h"
+#include "server/session/retention.h"
 #include "server/session/types.h"
 
 namespace kvtier {

@@ -30,6 +30,7 @@
 #include "server/core/shared_memory.h"
 #include "server/device/backend.h"
 #include "server/host_pool/host_pool.h"
+#include "server/session/retention.h"
 #include "server/session/types.h"
 
 namespace kvtier {

@@ -65,7 +65,7 @@ absl::StatusOr<AttachResult> Node::Impl::AttachCache(
   KVTIER_RETURN_IF_ERROR(CheckDeadline(deadline));
   KVTIER_RETURN_IF_ERROR(CheckCacheName(cache));
   KVTIER_RETURN_IF_ERROR(ValidateLayout(layout));
-  KVTIER_RETURN_IF_ERROR(CheckRetention(options));
+  KVTIER_RETURN_IF_ERROR(CheckRetention(options, options_.retain_duration_max));
   KVTIER_ASSIGN_OR_RETURN(const DeviceInfo device, ResolveDevice(device_uuid));
   KVTIER_ASSIGN_OR_RETURN(const Place place, TakePlace(session_id, cache, layout, device.uuid,
                                                        deadline, options.replace_kept));

@@ -34,7 +34,6 @@ class Node::Impl {
   void SetLimits(int32_t sessions_max, int32_t caches_max);
   NodeLimits limits() const;
 
-  // As in Node.
   std::vector<std::string> AdoptCaches();
   std::vector<std::string> EndExpiredCaches();
   bool earlier_workers() const { return earlier_workers_.load(std::memory_order_relaxed); }
@@ -72,7 +71,6 @@ class Node::Impl {
                                      OperationDone done);
   absl::StatusOr<int64_t> Backup(Attachment& attachment, const BackupCall& call,
                                  OperationDone done);
-
   absl::StatusOr<NodeSnapshot> Snapshot(absl::string_view cache) const;
   std::vector<SessionSnapshot> Sessions() const;
   absl::StatusOr<std::vector<RequestSnapshot>> Requests(absl::string_view cache) const;
@@ -142,7 +140,6 @@ class Node::Impl {
   bool WaitForReaped(absl::Time deadline);
 
   // node_retain.cc
-  absl::Status CheckRetention(const AttachOptions& options) const;
   // May the cache, which has no sessions, end now?
   bool MayEndLocked(const CacheSlot& slot) const KVTIER_REQUIRES(mutex_);
   // Takes it off the list; who called frees its memory, or (Drop) the reaper does.

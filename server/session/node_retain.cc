@@ -74,18 +74,6 @@ std::vector<std::string> Node::Impl::EndExpiredCaches() {
   return names;
 }
 
-absl::Status Node::Impl::CheckRetention(const AttachOptions& options) const {
-  if (!options.retain.has_value()) return absl::OkStatus();
-  const Retention& retain = *options.retain;
-  if (retain.duration < absl::ZeroDuration() || retain.duration > options_.retain_duration_max) {
-    return FieldInvalid("retain.duration", absl::FormatDuration(retain.duration),
-                        absl::StrCat("0..", absl::FormatDuration(options_.retain_duration_max)),
-                        "the operator sets the limit (--retain_duration_max)");
-  }
-  if (retain.blocks_max >= 0) return absl::OkStatus();
-  return FieldInvalid("retain.blocks_max", absl::StrCat(retain.blocks_max), ">= 0");
-}
-
 // A worker of an earlier daemon that still has the pool mapped may write the blocks that it held:
 // they must be nobody else's.
 bool Node::Impl::MayEndLocked(const CacheSlot& slot) const {

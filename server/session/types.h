@@ -66,20 +66,6 @@ struct AttachResult {
   std::vector<SegmentInfo> segments;
 };
 
-// What AttachCache may say beside the layout.
-struct AttachOptions {
-  std::optional<Retention> retain;
-  bool replace_kept = false;  // a cache without sessions that has another layout gives way
-};
-
-// A block that nobody holds, whose rows are still there.
-struct KeptBlockInfo {
-  int32_t block_id = 0;
-  int32_t generation = 0;
-  int64_t tag = 0;
-  int32_t rows_backed = 0;
-};
-
 struct AssignResult {
   std::vector<int32_t> block_ids;  // shared ones first
   std::vector<int32_t> generations;
@@ -172,7 +158,7 @@ struct CacheSnapshot {
   int32_t largest_free_run_blocks = 0;
   int64_t host_bytes = 0;
   Retention retention;
-  std::optional<absl::Time> expires_time;  // without sessions
+  std::optional<absl::Time> expires_time;                    // without sessions
   std::array<LatencyCounts, kOperationKindCount> latencies;  // by OperationKind
 };
 
