@@ -214,6 +214,7 @@ void AddCaches(const std::vector<CacheSnapshot>& caches, std::vector<MetricFamil
     add("free", cache.blocks_free);
     add("reserved", cache.blocks_reserved);
     add("quarantined", cache.blocks_quarantined);
+    add("kept", cache.blocks_kept);
     for (int32_t kind = 0; kind < kOperationKindCount; ++kind) {
       durations.metric.push_back(HistogramOf(
           cache.latencies[kind], {{"cache", cache.cache},
