@@ -1,0 +1,137 @@
+"""Public bug reports that no other file of this folder has a test for.
+
+Names like D19 are those of the reports; docs/TESTING.md has the table of all."""
+import os
+import resource
+import signal
+import subprocess
+import threading
+import time
+import unittest
+
+from google.protobuf import json_format
+
+from daemon import ADMIN, PATIENCE_SECONDS, Daemon, Session, layout, wait_until
+from reflection import to_json
+
+CACHE = {"cache": "c"}
+
+
+class Cases(unittest.TestCase):
+    def attach(self, daemon, name="worker", **more):
+        session = Session(self, daemon, name)
+        session.call("AttachCache", {**CACHE, "layout": layout(**more)})
+        return session
+
+    def work(self, session, topk=(0, 1, 2, 3)):
+        return session.call("SwapIn", {
+            **CACHE, "inline": {"rows": [{"request_id": "r", "topk": list(topk)}]}})
+
+    def test_d19_little_may_be_locked(self):
+        """Pinning counts against no limit of locked memory, which containers set to 64 KiB."""
+        def limit():
+            resource.setrlimit(resource.RLIMIT_MEMLOCK, (64 << 10, 64 << 10))
+        daemon = Daemon(self, preexec_fn=limit)
+        self.assertEqual(daemon.stats()["pool"]["pinned_bytes"], str(64 << 20))
+        session = self.attach(daemon)
+        session.call("AdmitRequest", {**CACHE, "request_id": "r"})
+        session.call("AssignBlocks", {**CACHE, "request_id": "r", "count": 1})
+        self.assertEqual(self.work(session).rows[0].valid_count, 4)
+
+    def test_d30_every_worker_is_number_one_in_a_namespace_of_its_own(self):
+        prefix = ["unshare", "--user", "--map-root-user", "--pid", "--fork", "--kill-child"]
+        if subprocess.run([*prefix, "true"], capture_output=True, check=False).returncode != 0:
+            self.skipTest("this machine gives no process namespaces")
+        daemon = Daemon(self)
+        workers = []
+        for _ in range(2):
+            worker = subprocess.Popen(
+                [*prefix, "/usr/bin/python3", "tests/integration/worker.py", daemon.socket],
+                stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+            for clean_up in (worker.stdout.close, worker.stdin.close,
+                             lambda each=worker: each.wait(PATIENCE_SECONDS), worker.kill):
+                self.addCleanup(clean_up)
+            self.assertEqual(worker.stdout.readline(), b"3\n")
+            workers.append(worker)
+        self.assertEqual(daemon.stats()["sessions"], 2)
+        self.assertEqual(daemon.stats()["caches"][0]["blocks_used"], 6)
+        workers[0].kill()
+        wait_until(lambda: daemon.stats()["caches"][0]["blocks_used"] == 3, "its blocks are back")
+        self.assertEqual(daemon.stats()["sessions"], 1)
+        self.assertIsNone(workers[1].poll())
+
+    def test_o03_64_bits_are_quoted_and_32_are_not(self):
+        daemon = Daemon(self)
+        session = self.attach(daemon)
+        session.call("AdmitRequest", {**CACHE, "request_id": "r"})
+        session.call("AssignBlocks", {**CACHE, "request_id": "r", "count": 3})
+        stats = daemon.stats()
+        self.assertEqual(stats["pool"]["total_bytes"], str(64 << 20))
+        self.assertEqual(stats["caches"][0]["blocks_used"], 3)
+        # Both forms are read, and nothing that only looks like a number.
+        session.call("FreeBlocks", {**CACHE, "request_id": "r", "block_ids": ["0", 1]})
+        for block in (5.5, "0x5", "five"):
+            with self.assertRaises(json_format.ParseError):
+                session.call("FreeBlocks", {**CACHE, "request_id": "r", "block_ids": [block]})
+
+    def test_o07_counters_of_one_moment(self):
+        """Steps of four lookups: whoever reads meanwhile never sees half a step."""
+        daemon = Daemon(self)
+        session = self.attach(daemon)
+        session.call("AdmitRequest", {**CACHE, "request_id": "r"})
+        session.call("AssignBlocks", {**CACHE, "request_id": "r", "count": 1})
+        stop = threading.Event()
+
+        def work():
+            while not stop.is_set():
+                self.work(session)
+        engine = threading.Thread(target=work)
+        engine.start()
+        self.addCleanup(engine.join)
+        self.addCleanup(stop.set)
+        total = 0
+        for _ in range(200):
+            counters = daemon.stats()["counters"]
+            lookups = int(counters["hits"]) + int(counters["misses"])
+            self.assertEqual(lookups % 4, 0, counters)
+            self.assertGreaterEqual(lookups, total)
+            total = lookups
+        wait_until(lambda: int(daemon.stats()["counters"]["hits"]) > 0, "steps were counted")
+
+    def test_o07_a_restart_is_seen(self):
+        """Totals begin at zero, under another name and time."""
+        daemon = Daemon(self)
+        session = self.attach(daemon)
+        session.call("AdmitRequest", {**CACHE, "request_id": "r"})
+        self.work(session)
+        before = daemon.stats()
+        daemon.stop()
+        after = Daemon(self, socket=daemon.socket).stats()
+        self.assertNotEqual(before["boot_id"], after["boot_id"])
+        self.assertGreater(after["start_time"], before["start_time"])
+        self.assertEqual((before["counters"]["steps"], after["counters"]["steps"]), ("1", "0"))
+
+    def test_q05_device_memory_is_back_at_once(self):
+        """By SIGTERM, which a worker does not handle, and by SIGKILL."""
+        daemon = Daemon(self)
+
+        def device_bytes():
+            devices = to_json(daemon.client.call(ADMIN + "GetNodeInfo"))["devices"]
+            return int(devices[0]["used_bytes"])
+        for number in (signal.SIGTERM, signal.SIGKILL) * 3:
+            worker = subprocess.Popen(
+                ["/usr/bin/python3", "tests/integration/worker.py", daemon.socket],
+                stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+            self.addCleanup(worker.stdout.close)
+            self.addCleanup(worker.stdin.close)
+            self.assertEqual(worker.stdout.readline(), b"3\n")
+            self.assertGreater(device_bytes(), 0)
+            os.kill(worker.pid, number)
+            worker.wait(PATIENCE_SECONDS)
+            start = time.monotonic()
+            wait_until(lambda: device_bytes() == 0, "its device memory is back")
+            self.assertLess(time.monotonic() - start, 1)
+
+
+if __name__ == "__main__":
+    unittest.main()
