@@ -80,6 +80,26 @@ def links_lead_somewhere(path, text, tree):
                 yield line, "no heading #%s in %s" % (anchor, file)
 
 
+_CASE = re.compile(r"^\| ([KDOQ]\d\d) \|.*$", re.M)
+_TEST_LINK = re.compile(r"\[`(\w+)`\]\(\.\./([^)]+)\)")
+_CASES = {"a_test.cc": "TEST(A, K01_x) {}"}
+
+
+@rule(bad=[("docs/TESTING.md", "| K01 | f | [`K01_y`](../a_test.cc) | pass |\n", _CASES),
+           ("docs/TESTING.md", "| K01 | f | - | pass |\n", _CASES)],
+      good=[("docs/TESTING.md", "| K01 | f | [`K01_x`](../a_test.cc) | pass |\n", _CASES)])
+def cases_have_tests(path, text, tree):
+    """Each row of the table of cases links to a test, and tests that it names are there."""
+    if path != "docs/TESTING.md":
+        return
+    for line, row in matches(text, _CASE):
+        if "](../" not in row.group(0):
+            yield line, "no test of " + row.group(1)
+        for name, file in _TEST_LINK.findall(row.group(0)):
+            if name not in (tree.get(file) or ""):
+                yield line, "no %s in %s" % (name, file)
+
+
 @rule(bad=[("server/core/BUILD.bazel", 'visibility = ["//visibility:public"]')],
       good=[("tools/BUILD.bazel", 'visibility = ["//visibility:public"]')])
 def floors_are_not_public(path, text, tree):
