@@ -49,6 +49,12 @@ absl::Status Mismatch(const std::string& path, absl::string_view field, absl::st
                     {"expected", std::string(expected)}});
 }
 
+// Whatever else lies in the folder is somebody else's.
+bool IsOurs(absl::string_view name) {
+  return name == kRows || name == kPool || name == absl::StrCat(kPool, ".new") ||
+         absl::StartsWith(name, kCachePrefix);
+}
+
 std::string ReadMachineBootId(const std::string& system_root) {
   std::ifstream file(system_root + "/proc/sys/kernel/random/boot_id");
   std::string id;
@@ -234,7 +240,7 @@ std::vector<std::string> PoolFolder::FileNames() const {
   if (folder == nullptr) return names;
   const absl::Cleanup close = [folder] { closedir(folder); };
   while (const dirent* entry = readdir(folder)) {
-    if (entry->d_name[0] != '.') names.emplace_back(entry->d_name);
+    if (IsOurs(entry->d_name)) names.emplace_back(entry->d_name);
   }
   std::sort(names.begin(), names.end());
   return names;

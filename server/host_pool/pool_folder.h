@@ -71,7 +71,7 @@ class PoolFolder {
   absl::Status StartRun();
   // False: one that may have been a worker's is lost.
   bool AdoptCaches();
-  std::vector<std::string> FileNames() const;
+  std::vector<std::string> FileNames() const;  // of our own
   void RemoveAllFiles() const;
 
   const PoolFolderOptions options_;

@@ -170,6 +170,8 @@ TEST_F(PoolFolderTest, FoldersThatCannotBeUsed) {
 
 TEST_F(PoolFolderTest, AnotherSizeIsRefusedOrDroppedAsAskedFor) {
   { const auto folder = Open(); }
+  // A file that somebody has put beside ours is not ours to remove.
+  std::ofstream(path_ + "/letter") << "x";
   PoolFolderOptions options = Options();
   options.pool_bytes = 2 * kPoolBytes;
   const absl::Status refused = Failure(options);
@@ -183,6 +185,7 @@ TEST_F(PoolFolderTest, AnotherSizeIsRefusedOrDroppedAsAskedFor) {
   ASSERT_TRUE(folder.ok()) << folder.status();
   EXPECT_TRUE((*folder)->rows_are_new());
   EXPECT_THAT((*folder)->dropped(), SizeIs(1));
+  EXPECT_THAT(Files(), ElementsAre("letter", "pool", "rows"));
 }
 
 TEST_F(PoolFolderTest, AnotherMachineStartIsDropped) {
