@@ -49,8 +49,9 @@ void kvtier_close(kvtier_plane* plane);
 // The GPU's number in this process; -1 on a CPU.
 int32_t kvtier_device_ordinal(const kvtier_plane* plane);
 
-// Host memory: a descriptor that is sealed against shrinking and has size bytes from offset on. On
-// a GPU it is registered with the driver as well. `fd` stays the caller's.
+// Host memory: a descriptor that is sealed against shrinking, or a file of the daemon's pool
+// folder, and has size bytes from offset on. On a GPU it is registered with the driver as well.
+// `fd` stays the caller's.
 int32_t kvtier_map_file(kvtier_plane* plane, int32_t fd, int64_t offset_bytes, int64_t size_bytes,
                         int32_t read_only, void** address);
 // GPU memory by descriptor, all of it; `fd` stays the caller's.

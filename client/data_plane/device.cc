@@ -107,7 +107,9 @@ Error MapHostFile(int32_t fd, int64_t offset_bytes, int64_t size_bytes, bool rea
                            std::to_string(file.st_size));
   }
   const int seals = fcntl(fd, F_GET_SEALS);
-  if (seals < 0 || (seals & F_SEAL_SHRINK) == 0) {
+  // A file of the daemon's pool folder has no seals, but nobody else may open it.
+  const bool is_private = S_ISREG(file.st_mode) && (file.st_mode & 0077) == 0;
+  if (!is_private && (seals < 0 || (seals & F_SEAL_SHRINK) == 0)) {
     return MalformedAnswer("its descriptor is not sealed against shrinking");
   }
   const int protection = PROT_READ | (read_only ? 0 : PROT_WRITE);

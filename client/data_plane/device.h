@@ -64,6 +64,7 @@ class Device {
 };
 
 // Host memory, sealed against shrinking: whatever anybody does to the file, an access never faults.
+// Or a file that only its owner may open: then it is the owner who must not shrink it.
 Error MapHostFile(int32_t fd, int64_t offset_bytes, int64_t size_bytes, bool read_only,
                   std::unique_ptr<Mapping>* mapping);
 
