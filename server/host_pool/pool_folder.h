@@ -1,5 +1,5 @@
 // A folder in which the host pool outlives the daemon
-// (docs/adr/0020-the-pool-outlives-the-daemon.md).
+// (docs/adr/0019-the-pool-outlives-the-daemon.md).
 //
 //   rows          the pool itself
 //   pool          its manifest; there once all else is
