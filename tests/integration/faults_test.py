@@ -19,6 +19,7 @@ class Faults(unittest.TestCase):
         folder = new_folder(self)
         self.fifo = folder + "/faults"
         os.mkfifo(self.fifo)
+        self.told = 0
         self.daemon = Daemon(self, ["--shutdown_grace=1s"], socket=folder + "/d.sock",
                              binary="tests/integration/faulty_kvtierd",
                              env={**os.environ, "KVTIER_TEST_FAULTS": self.fifo})
@@ -26,6 +27,15 @@ class Faults(unittest.TestCase):
     def tell(self, command):
         with open(self.fifo, "w", encoding="ascii") as commands:
             commands.write(command + "\n")
+        self.told += 1
+        wait_until(lambda: self.obeyed() == str(self.told), "the backend obeys")
+
+    def obeyed(self):
+        try:
+            with open(self.fifo + ".obeyed", encoding="ascii") as count:
+                return count.read()
+        except FileNotFoundError:
+            return ""
 
     def attach(self, cache="c"):
         session = Session(self, self.daemon)
@@ -77,8 +87,8 @@ class Faults(unittest.TestCase):
         self.assertLess(time.monotonic() - start, 2)
         Session(self, self.daemon).call("AttachCache", {"cache": "e", "layout": layout()})
         self.tell("release")
-        wait_until(lambda: [c["cache"] for c in self.daemon.stats()["caches"]] == ["c"],
-                   "the others have ended")
+        wait_until(lambda: [c["cache"] for c in self.daemon.stats()["caches"]] == ["c", "e"],
+                   "the victim's cache has ended")
 
     def test_a_driver_that_hangs_in_a_call(self):
         """Attach stands still in the driver, and a step on the device: the rest goes on."""
@@ -109,7 +119,7 @@ class Faults(unittest.TestCase):
         wait_until(lambda: "event=stopping" in self.daemon.text(), "it stops")
         self.daemon.process.terminate()
         self.assertEqual(self.daemon.wait(), STUCK, self.daemon.text())
-        self.assertLess(time.monotonic() - start, 1 + 1)
+        self.assertLess(time.monotonic() - start, 3)  # a grace of 1 s, and the watchdog's margin
         self.assertIn("SwapIn", self.daemon.text())
         self.assertIsNotNone(stuck.exception())
 

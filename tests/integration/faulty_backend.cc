@@ -5,6 +5,7 @@
 //   hold OPERATION    the next such operation stands still (names: fault_plan.h)
 //   release           all of them go on
 //   lose CAUSE        the device is lost
+// How many have been obeyed is in the file of that name with ".obeyed" behind it.
 #include <cstdlib>
 #include <fstream>
 #include <memory>
@@ -24,22 +25,20 @@ namespace {
 
 void Obey(const std::string& path, const std::shared_ptr<FaultPlan>& plan) {
   std::vector<std::unique_ptr<Delay>> held;
-  while (true) {
-    // A writer that closes ends the stream; the next one may come.
-    std::ifstream commands(path);
-    std::string command, rest;
-    while (commands >> command) {
-      if (command == "release") {
-        held.clear();
-        continue;
-      }
-      std::getline(commands >> std::ws, rest);
-      if (command == "lose") plan->LoseDevice(rest);
-      for (int i = 0; command == "hold" && i < kDeviceOperationCount; ++i) {
-        const auto operation = static_cast<DeviceOperation>(i);
-        if (DeviceOperationName(operation) == rest) held.push_back(plan->DelayNth(operation, 1));
-      }
+  // Open for writing, too: so it does not end when a writer closes.
+  std::fstream commands(path, std::ios::in | std::ios::out);
+  std::string line;
+  for (int obeyed = 1; std::getline(commands, line); ++obeyed) {
+    const size_t space = line.find(' ');
+    const std::string command = line.substr(0, space);
+    const std::string rest = space == std::string::npos ? "" : line.substr(space + 1);
+    if (command == "release") held.clear();
+    if (command == "lose") plan->LoseDevice(rest);
+    for (int i = 0; command == "hold" && i < kDeviceOperationCount; ++i) {
+      const auto operation = static_cast<DeviceOperation>(i);
+      if (DeviceOperationName(operation) == rest) held.push_back(plan->DelayNth(operation, 1));
     }
+    std::ofstream(path + ".obeyed") << obeyed;
   }
 }
 
