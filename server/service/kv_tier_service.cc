@@ -152,7 +152,7 @@ grpc::ServerUnaryReactor* KvTierService::AssignBlocks(grpc::CallbackServerContex
 grpc::ServerUnaryReactor* KvTierService::ListKeptBlocks(grpc::CallbackServerContext* context,
                                                         const v1::ListKeptBlocksRequest* request,
                                                         v1::ListKeptBlocksResponse* response) {
-  return RunControl(*context, "ListKeptBlocks",
+  return RunControl(context, "ListKeptBlocks",
                     [this, request, response](absl::Time /*deadline*/) -> absl::Status {
                       KVTIER_ASSIGN_OR_RETURN(const KeptPage page, KeptPageFromProto(*request));
                       KVTIER_ASSIGN_OR_RETURN(
