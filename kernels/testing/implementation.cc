@@ -24,6 +24,20 @@ Implementation Cpu(int32_t thread_count) {
   };
 }
 
-std::vector<Implementation> HostImplementations() { return {Reference(), Cpu(1), Cpu(2)}; }
+Implementation CpuMixed() {
+  Implementation mixed = Cpu(1);
+  mixed.name = "CpuMixed";
+  const auto calls = std::make_shared<int64_t>(0);
+  mixed.swap_in = [swap_in = mixed.swap_in, calls](const SwapInParams& params) {
+    SwapInParams p = params;
+    if (++*calls % 3 != 0) p.state.index = nullptr;
+    swap_in(p);
+  };
+  return mixed;
+}
+
+std::vector<Implementation> HostImplementations() {
+  return {Reference(), Cpu(1), Cpu(2), CpuMixed()};
+}
 
 }  // namespace kvtier::testing

@@ -30,6 +30,10 @@ Implementation Reference();
 // kvtier::cpu with this many threads.
 Implementation Cpu(int32_t thread_count);
 
+// The same with one thread, and the regions' index withheld in two of three swap-ins, as by
+// somebody who keeps none.
+Implementation CpuMixed();
+
 // Everything that runs on a CPU: the reference first, then the others.
 std::vector<Implementation> HostImplementations();
 
