@@ -25,7 +25,7 @@ extern "C" {
 // Rises with every change of this file that users must know of.
 #define KVTIER_ABI_VERSION 2
 #define KVTIER_ALL_LAYERS (-1)
-#define KVTIER_COUNTERS 18
+#define KVTIER_COUNTERS 19
 
 typedef struct kvtier_plane kvtier_plane;
 
