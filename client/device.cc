@@ -70,8 +70,12 @@ absl::StatusOr<Mapping> Device::Map(const v1::Segment& segment, const RedeemToke
     // A mapping outlives its descriptor.
     const absl::Cleanup close_fd = [fd = *fd] { close(fd); };
     if (segment.transport() == v1::SEGMENT_TRANSPORT_POSIX_FD) {
-      error = device_->MapFile(*fd, segment.offset_bytes(), segment.size_bytes(),
-                               segment.read_only(), &mapping);
+      error = device_->MapFile({.fd = *fd,
+                                .offset_bytes = segment.offset_bytes(),
+                                .size_bytes = segment.size_bytes(),
+                                .read_only = segment.read_only(),
+                                .unsealed = segment.unsealed()},
+                               &mapping);
     } else if (segment.offset_bytes() != 0 || segment.read_only()) {
       return MalformedAnswer(absl::StrCat(NameOf(segment), " is GPU memory from offset ",
                                           segment.offset_bytes(), ", or read-only"));

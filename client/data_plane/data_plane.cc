@@ -102,10 +102,14 @@ void kvtier_close(kvtier_plane* plane) { delete plane; }
 int32_t kvtier_device_ordinal(const kvtier_plane* plane) { return plane->plane.device().ordinal(); }
 
 int32_t kvtier_map_file(kvtier_plane* plane, int32_t fd, int64_t offset_bytes, int64_t size_bytes,
-                        int32_t read_only, void** address) {
+                        int32_t flags, void** address) {
+  const data_plane::FilePart part = {.fd = fd,
+                                     .offset_bytes = offset_bytes,
+                                     .size_bytes = size_bytes,
+                                     .read_only = (flags & KVTIER_MAP_READ_ONLY) != 0,
+                                     .unsealed = (flags & KVTIER_MAP_UNSEALED) != 0};
   std::unique_ptr<data_plane::Mapping> mapping;
-  auto error =
-      plane->plane.device().MapFile(fd, offset_bytes, size_bytes, read_only != 0, &mapping);
+  auto error = plane->plane.device().MapFile(part, &mapping);
   return ReturnMapping(std::move(error), std::move(mapping), plane, address);
 }
 

@@ -23,7 +23,7 @@ extern "C" {
 #endif
 
 // Rises with every change of this file that users must know of.
-#define KVTIER_ABI_VERSION 2
+#define KVTIER_ABI_VERSION 3
 #define KVTIER_ALL_LAYERS (-1)
 #define KVTIER_COUNTERS 19
 
@@ -49,11 +49,16 @@ void kvtier_close(kvtier_plane* plane);
 // The GPU's number in this process; -1 on a CPU.
 int32_t kvtier_device_ordinal(const kvtier_plane* plane);
 
-// Host memory: a descriptor that is sealed against shrinking, or a file of the daemon's pool
-// folder, and has size bytes from offset on. On a GPU it is registered with the driver as well.
-// `fd` stays the caller's.
+// How host memory is mapped.
+#define KVTIER_MAP_READ_ONLY 1
+// A file that is one user's alone and cannot be sealed, as Segment.unsealed says.
+#define KVTIER_MAP_UNSEALED 2
+
+// Host memory: a descriptor that is sealed against shrinking (unless `flags` say otherwise) and has
+// size bytes from offset on. On a GPU it is registered with the driver as well. `fd` stays the
+// caller's.
 int32_t kvtier_map_file(kvtier_plane* plane, int32_t fd, int64_t offset_bytes, int64_t size_bytes,
-                        int32_t read_only, void** address);
+                        int32_t flags, void** address);
 // GPU memory by descriptor, all of it; `fd` stays the caller's.
 int32_t kvtier_map_gpu_file(kvtier_plane* plane, int32_t fd, int64_t size_bytes, void** address);
 // GPU memory by cudaIpcMemHandle_t (64 bytes).

@@ -2,9 +2,11 @@
 
 #include <fcntl.h>
 #include <sys/mman.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <cstdlib>
 #include <cstring>
 #include <limits>
 #include <numeric>
@@ -199,6 +201,22 @@ TEST(DataPlane, DescriptorsAreNotTrusted) {
     EXPECT_EQ(kvtier_map_file(plane, fd, offset, size, 0, &address), kInternal) << offset;
   }
   EXPECT_EQ(kvtier_map_file(plane, -1, 0, 8192, 0, &address), kInternal);
+  // A file without seals must be its user's alone.
+  char path[] = "/tmp/kvt-XXXXXX";
+  const int file = mkstemp(path);
+  unlink(path);
+  ASSERT_EQ(ftruncate(file, 4096), 0);
+  EXPECT_EQ(kvtier_map_file(plane, file, 0, 4096, 0, &address), kInternal);
+  ASSERT_EQ(fchmod(file, 0640), 0);
+  EXPECT_EQ(kvtier_map_file(plane, file, 0, 4096, KVTIER_MAP_UNSEALED, &address), kInternal);
+  EXPECT_THAT(kvtier_error_message(), HasSubstr("can be opened by others"));
+  EXPECT_EQ(address, nullptr);
+  ASSERT_EQ(fchmod(file, 0600), 0);
+  EXPECT_EQ(
+      kvtier_map_file(plane, file, 0, 4096, KVTIER_MAP_UNSEALED | KVTIER_MAP_READ_ONLY, &address),
+      0);
+  close(file);
+  address = nullptr;
   EXPECT_EQ(kvtier_map_gpu_file(plane, fd, 8192, &address), kUnimplemented);
   EXPECT_EQ(kvtier_map_gpu_handle(plane, "", 0, 8192, &address), kUnimplemented);
   EXPECT_EQ(address, nullptr);

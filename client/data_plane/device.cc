@@ -21,6 +21,32 @@ Error GpuOnly(const std::string& feature) {
           .metadata = {{"feature", feature}}};
 }
 
+// Are the bytes there, and will they stay?
+Error CheckFile(const FilePart& part) {
+  struct stat file;
+  if (fstat(part.fd, &file) != 0) {
+    return MalformedAnswer(std::string("fstat failed: ") + strerror(errno));
+  }
+  if (part.size_bytes <= 0 || part.offset_bytes < 0 ||
+      part.offset_bytes % sysconf(_SC_PAGESIZE) != 0 ||
+      part.size_bytes > file.st_size - part.offset_bytes) {
+    return MalformedAnswer(std::to_string(part.size_bytes) + " bytes from " +
+                           std::to_string(part.offset_bytes) + ", but its descriptor has " +
+                           std::to_string(file.st_size));
+  }
+  // A file of the daemon's pool folder has no seals: nobody but its one user may open it.
+  if (part.unsealed) {
+    if (S_ISREG(file.st_mode) && (file.st_mode & 0077) == 0) return {};
+    return MalformedAnswer("its file can be opened by others");
+  }
+  // A file that shrinks later would make our accesses fault.
+  const int seals = fcntl(part.fd, F_GET_SEALS);
+  if (seals < 0 || (seals & F_SEAL_SHRINK) == 0) {
+    return MalformedAnswer("its descriptor is not sealed against shrinking");
+  }
+  return {};
+}
+
 class FileMapping final : public Mapping {
  public:
   FileMapping(uint8_t* data, size_t size_bytes) : Mapping(data), size_bytes_(size_bytes) {}
@@ -34,9 +60,8 @@ class CpuDevice final : public Device {
  public:
   explicit CpuDevice(int32_t kernel_threads) : executor_(kernel_threads) {}
 
-  Error MapFile(int32_t fd, int64_t offset_bytes, int64_t size_bytes, bool read_only,
-                std::unique_ptr<Mapping>* mapping) override {
-    return MapHostFile(fd, offset_bytes, size_bytes, read_only, mapping);
+  Error MapFile(const FilePart& part, std::unique_ptr<Mapping>* mapping) override {
+    return MapHostFile(part, mapping);
   }
   Error Reserve(const std::vector<GroupShape>& /*shapes*/, int32_t /*step_rows*/) override {
     return {};
@@ -95,35 +120,19 @@ Error Device::Wait(const int32_t* /*word*/, int32_t /*number*/, Stream /*stream*
   return ArgumentError("device_stream", "a stream", "null: the cache is on a CPU");
 }
 
-Error MapHostFile(int32_t fd, int64_t offset_bytes, int64_t size_bytes, bool read_only,
-                  std::unique_ptr<Mapping>* mapping) {
-  struct stat file;
-  if (fstat(fd, &file) != 0)
-    return MalformedAnswer(std::string("fstat failed: ") + strerror(errno));
-  if (size_bytes <= 0 || offset_bytes < 0 || offset_bytes % sysconf(_SC_PAGESIZE) != 0 ||
-      size_bytes > file.st_size - offset_bytes) {
-    return MalformedAnswer(std::to_string(size_bytes) + " bytes from " +
-                           std::to_string(offset_bytes) + ", but its descriptor has " +
-                           std::to_string(file.st_size));
-  }
-  const int seals = fcntl(fd, F_GET_SEALS);
-  // A file of the daemon's pool folder has no seals, but nobody else may open it.
-  const bool is_private = S_ISREG(file.st_mode) && (file.st_mode & 0077) == 0;
-  if (!is_private && (seals < 0 || (seals & F_SEAL_SHRINK) == 0)) {
-    return MalformedAnswer("its descriptor is not sealed against shrinking");
-  }
-  const int protection = PROT_READ | (read_only ? 0 : PROT_WRITE);
-  void* data = mmap(nullptr, static_cast<size_t>(size_bytes), protection, MAP_SHARED, fd,
-                    static_cast<off_t>(offset_bytes));
+Error MapHostFile(const FilePart& part, std::unique_ptr<Mapping>* mapping) {
+  if (Error error = CheckFile(part); !error.ok()) return error;
+  const int protection = PROT_READ | (part.read_only ? 0 : PROT_WRITE);
+  const auto bytes = static_cast<size_t>(part.size_bytes);
+  void* data =
+      mmap(nullptr, bytes, protection, MAP_SHARED, part.fd, static_cast<off_t>(part.offset_bytes));
   if (data == MAP_FAILED) {
-    return {
-        .code = Code::kResourceExhausted,
-        .reason = "LIMIT_REACHED",
-        .message = "mapping " + std::to_string(size_bytes) + " bytes failed: " + strerror(errno),
-        .metadata = {{"requested_bytes", std::to_string(size_bytes)}}};
+    return {.code = Code::kResourceExhausted,
+            .reason = "LIMIT_REACHED",
+            .message = "mapping " + std::to_string(bytes) + " bytes failed: " + strerror(errno),
+            .metadata = {{"requested_bytes", std::to_string(bytes)}}};
   }
-  *mapping =
-      std::make_unique<FileMapping>(static_cast<uint8_t*>(data), static_cast<size_t>(size_bytes));
+  *mapping = std::make_unique<FileMapping>(static_cast<uint8_t*>(data), bytes);
   return {};
 }
 

@@ -32,6 +32,15 @@ class Mapping {
   uint8_t* const data_;
 };
 
+// Bytes of a file.
+struct FilePart {
+  int32_t fd = -1;  // the caller's
+  int64_t offset_bytes = 0;
+  int64_t size_bytes = 0;
+  bool read_only = false;
+  bool unsealed = false;  // a file of the daemon's pool folder
+};
+
 class Device {
  public:
   virtual ~Device() = default;
@@ -41,8 +50,7 @@ class Device {
   // May the host read and write hot memory?
   bool host_readable() const { return ordinal() < 0; }
 
-  virtual Error MapFile(int32_t fd, int64_t offset_bytes, int64_t size_bytes, bool read_only,
-                        std::unique_ptr<Mapping>* mapping) = 0;
+  virtual Error MapFile(const FilePart& part, std::unique_ptr<Mapping>* mapping) = 0;
   virtual Error MapGpuFile(int32_t fd, int64_t size_bytes, std::unique_ptr<Mapping>* mapping);
   virtual Error MapGpuHandle(const void* handle, int64_t offset_bytes, int64_t size_bytes,
                              std::unique_ptr<Mapping>* mapping);
@@ -63,10 +71,9 @@ class Device {
   virtual Error Wait(const int32_t* word, int32_t number, Stream stream);
 };
 
-// Host memory, sealed against shrinking: whatever anybody does to the file, an access never faults.
-// Or a file that only its owner may open: then it is the owner who must not shrink it.
-Error MapHostFile(int32_t fd, int64_t offset_bytes, int64_t size_bytes, bool read_only,
-                  std::unique_ptr<Mapping>* mapping);
+// Host memory: sealed against shrinking, so that an access never faults whatever anybody does to
+// the file; or unsealed, and then a file that nobody but its one user may open.
+Error MapHostFile(const FilePart& part, std::unique_ptr<Mapping>* mapping);
 
 std::unique_ptr<Device> OpenCpu(int32_t kernel_threads);
 

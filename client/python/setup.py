@@ -47,6 +47,10 @@ def build_native():
 class BuildPy(build_py):
     """Adds the files to the package."""
 
+    def finalize_options(self):
+        super().finalize_options()
+        self.force = True  # what an earlier build left is older than it looks
+
     def run(self):
         super().run()
         source = os.environ.get("KVTIER_PREBUILT") or build_native()

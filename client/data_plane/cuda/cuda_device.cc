@@ -32,12 +32,10 @@ class CudaDevice final : public Device {
 
   int32_t ordinal() const override { return gpu_.ordinal; }
 
-  Error MapFile(int32_t fd, int64_t offset_bytes, int64_t size_bytes, bool read_only,
-                std::unique_ptr<Mapping>* mapping) override {
+  Error MapFile(const FilePart& part, std::unique_ptr<Mapping>* mapping) override {
     std::unique_ptr<Mapping> host;
-    Error error = MapHostFile(fd, offset_bytes, size_bytes, read_only, &host);
-    if (!error.ok()) return error;
-    return Register(gpu_, std::move(host), size_bytes, read_only, mapping);
+    if (Error error = MapHostFile(part, &host); !error.ok()) return error;
+    return Register(gpu_, std::move(host), part.size_bytes, part.read_only, mapping);
   }
   Error MapGpuFile(int32_t fd, int64_t size_bytes, std::unique_ptr<Mapping>* mapping) override {
     return ImportFile(gpu_, fd, size_bytes, mapping);

@@ -19,9 +19,9 @@ from kvtier.errors import (AbortedError, AlreadyExistsError, DeadlineExceededErr
                            FailedPreconditionError, InternalError, InvalidArgumentError,
                            KvtierError, NotFoundError, OutOfRangeError, PermissionDeniedError,
                            ResourceExhaustedError, UnavailableError, UnimplementedError)
-from kvtier.layout import (CacheLayout, EvictionPolicy, Layer, LayerGroup, RowFormat)
+from kvtier.layout import (CacheLayout, EvictionPolicy, Layer, LayerGroup, Retention, RowFormat)
 from kvtier.plane import Group, LayerRows, StepInputs
-from kvtier.results import AssignedBlocks, Device, Ticket
+from kvtier.results import AssignedBlocks, Device, KeptBlock, Ticket
 from kvtier.session import Session, open_session
 from kvtier.state import SessionEvent, SessionState
 from kvtier.version import __version__
@@ -29,8 +29,8 @@ from kvtier.version import __version__
 __all__ = [
     "AbortedError", "AlreadyExistsError", "Array", "AssignedBlocks", "Cache", "CacheLayout",
     "Counters", "DeadlineExceededError", "Device", "EvictionPolicy", "FailedPreconditionError",
-    "Group", "InternalError", "InvalidArgumentError", "KvtierError", "Layer", "LayerGroup",
+    "Group", "InternalError", "KeptBlock", "InvalidArgumentError", "KvtierError", "Layer", "LayerGroup",
     "LayerRows", "NotFoundError", "OutOfRangeError", "PermissionDeniedError", "Request",
-    "ResourceExhaustedError", "RowFormat", "Session", "SessionEvent", "SessionState", "StepInputs",
+    "ResourceExhaustedError", "Retention", "RowFormat", "Session", "SessionEvent", "SessionState", "StepInputs",
     "Ticket", "UnavailableError", "UnimplementedError", "__version__", "open_session",
 ]

@@ -22,8 +22,8 @@ import grpc.aio
 from kvtier import messages, segments, verbs
 from kvtier.connection import API_VERSION, LOG, Connection
 from kvtier.errors import KvtierError, argument_error, make_error, malformed_answer
-from kvtier.layout import CacheLayout
-from kvtier.results import AssignedBlocks, Device, Ticket
+from kvtier.layout import CacheLayout, Retention
+from kvtier.results import AssignedBlocks, Device, KeptBlock, Ticket
 from kvtier.session import attach_message, map_answer
 from kvtier.state import SessionEvent, SessionState
 from kvtier.wire import CHANNEL_OPTIONS, error_of
@@ -136,7 +136,9 @@ class AsyncSession:
             raise error_of(error, name, connection.socket_path, seconds) from None
 
     async def attach(self, cache: str, layout: CacheLayout, *, device_uuid: str = "",
-                     kernel_threads: int = 1, wait_for_pool: float = 60.0) -> "AsyncCache":
+                     kernel_threads: int = 1, wait_for_pool: float = 60.0,
+                     retain: Optional[Retention] = None,
+                     replace_kept: bool = False) -> "AsyncCache":
         """As Session.attach. Mapping and pinning run on another thread."""
         connection = self.connection
         connection.check_call()
@@ -145,7 +147,8 @@ class AsyncSession:
         try:
             device = connection.find_device(device_uuid)
             memory = None if device is None else segments.Memory(device, kernel_threads)
-            message = attach_message(connection, cache, layout, device_uuid)
+            message = attach_message(connection, cache, layout, device_uuid, retain,
+                                     replace_kept)
             answer = await self._attach_when_pinned(message, wait_for_pool)
             try:
                 arrays = await self._loop.run_in_executor(
@@ -269,6 +272,18 @@ class AsyncCache(verbs.CacheBase):
         return (await self.call("InvalidateBlocks", self.fields(
             block_ids=verbs.block_list(blocks)))).invalidated_copies
 
+    async def list_kept_blocks(self) -> Tuple[KeptBlock, ...]:
+        """As Cache.list_kept_blocks."""
+        found: List[KeptBlock] = []
+        token = ""
+        while True:
+            page = await self.call("ListKeptBlocks", self.fields(
+                page_size=verbs.KEPT_BLOCKS_PAGE, page_token=token))
+            found.extend(map(verbs.kept_block_of, page.blocks))
+            if page.next_page_token in ("", token):  # one that leads nowhere ends it, too
+                return tuple(found)
+            token = page.next_page_token
+
     async def _verb(self, name: str, fields: dict, stream: Any) -> Ticket:
         self.check_call()
         handle = self.before_rpc(stream, fields)
@@ -334,12 +349,14 @@ class AsyncRequest(verbs.RequestBase):
         return await self._cache.call(name, self.fields(**fields))
 
     async def assign_blocks(self, count: int, *, shared_blocks: Sequence[int] = (),
-                            shared_generations: Sequence[int] = ()) -> AssignedBlocks:
+                            shared_generations: Sequence[int] = (),
+                            tags: Sequence[int] = ()) -> AssignedBlocks:
         """As Request.assign_blocks."""
         try:
             answer = await self._call("AssignBlocks", count=count,
                                       shared_block_ids=verbs.block_list(shared_blocks),
-                                      shared_generations=verbs.block_list(shared_generations))
+                                      shared_generations=verbs.block_list(shared_generations),
+                                      block_tags=verbs.block_list(tags))
         except KvtierError as error:
             self.failed(error)
             raise

@@ -13,11 +13,11 @@ from __future__ import annotations
 
 import logging
 import sys
-from typing import TYPE_CHECKING, Any, Optional, Sequence, Tuple
+from typing import TYPE_CHECKING, Any, List, Optional, Sequence, Tuple
 
 from kvtier import verbs
 from kvtier.errors import KvtierError
-from kvtier.results import AssignedBlocks, Ticket
+from kvtier.results import AssignedBlocks, KeptBlock, Ticket
 
 if TYPE_CHECKING:
     from kvtier.session import Session
@@ -59,6 +59,19 @@ class Cache(verbs.CacheBase):
         means than a backup. The hot rows dropped. Errors: as InvalidateBlocks."""
         return self._call("InvalidateBlocks",
                           self.fields(block_ids=verbs.block_list(blocks))).invalidated_copies
+
+    def list_kept_blocks(self) -> Tuple[KeptBlock, ...]:
+        """Blocks that nobody holds, whose rows are still there: of sessions that have ended, or of
+        the daemon before this one. By id. Errors: as ListKeptBlocks."""
+        found: List[KeptBlock] = []
+        token = ""
+        while True:
+            page = self._call("ListKeptBlocks", self.fields(page_size=verbs.KEPT_BLOCKS_PAGE,
+                                                            page_token=token))
+            found.extend(map(verbs.kept_block_of, page.blocks))
+            if page.next_page_token in ("", token):  # one that leads nowhere ends it, too
+                return tuple(found)
+            token = page.next_page_token
 
     # ---- RPC plane. `wait`: the call returns after completion. `stream`, on a GPU: the daemon's
     # work comes after all that the stream has now, and what is enqueued on it afterwards comes after
@@ -143,14 +156,18 @@ class Request(verbs.RequestBase):
         return self._cache._call(name, self.fields(**fields))  # pylint: disable=protected-access
 
     def assign_blocks(self, count: int, *, shared_blocks: Sequence[int] = (),
-                      shared_generations: Sequence[int] = ()) -> AssignedBlocks:
-        """Appends shared blocks, then `count` new ones, all or nothing. When it returns, no worker
+                      shared_generations: Sequence[int] = (),
+                      tags: Sequence[int] = ()) -> AssignedBlocks:
+        """Appends shared blocks (other requests', or kept ones, which need their generations), then
+        `count` new ones, all or nothing. `tags`: none, or a number for each new block, which
+        list_kept_blocks tells. When it returns, no worker
         can hit on the old rows of the new blocks. DeadlineExceededError without a reason: the answer
         was lost; block_table() shows what happened. Errors: as AssignBlocks."""
         try:
             answer = self._call("AssignBlocks", count=count,
                                 shared_block_ids=verbs.block_list(shared_blocks),
-                                shared_generations=verbs.block_list(shared_generations))
+                                shared_generations=verbs.block_list(shared_generations),
+                                block_tags=verbs.block_list(tags))
         except KvtierError as error:
             self.failed(error)
             raise

@@ -58,6 +58,24 @@ class CacheLayout:
     share_rows: bool = False
 
 
+@dataclass(frozen=True)
+class Retention:
+    """What stays of a cache when its sessions are gone: the cache for `duration` seconds, and blocks
+    that its requests held, at most `blocks_max` of them (None: all)."""
+    duration: float
+    blocks_max: Optional[int] = None
+
+
+def retention_message(retain: Retention) -> Any:
+    """As kvtier.v1.Retention."""
+    message = messages.v1("Retention")()
+    nanoseconds = round(retain.duration * 10**9)
+    message.duration.seconds, message.duration.nanos = divmod(nanoseconds, 10**9)
+    if retain.blocks_max is not None:
+        message.blocks_max = retain.blocks_max
+    return message
+
+
 _OPTIONAL = ("block_size", "rows_per_request", "max_blocks_per_request", "step_rows")
 
 

@@ -7,8 +7,10 @@ from ctypes import POINTER, c_char_p, c_int32, c_int64, c_void_p
 
 from kvtier.errors import KvtierError, code_name, make_error
 
-ABI_VERSION = 2
+ABI_VERSION = 3
 ALL_LAYERS = -1
+MAP_READ_ONLY = 1
+MAP_UNSEALED = 2
 
 _PATH = os.path.join(os.path.dirname(__file__), "_native", "libkvtier_data_plane.so")
 

@@ -2,7 +2,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Tuple
+from typing import Any, Tuple
 
 
 @dataclass(frozen=True)
@@ -30,6 +30,16 @@ class Ticket:
     completed: bool
 
 
-def device_of(message) -> Device:
+@dataclass(frozen=True)
+class KeptBlock:
+    """A block that nobody holds, whose rows are still there: assign_blocks takes it up again, as a
+    shared block with its generation. Verify what it holds."""
+    block_id: int
+    generation: int
+    tag: int          # as it was assigned with
+    rows_backed: int  # in all layer groups; the others read as zeros
+
+
+def device_of(message: Any) -> Device:
     """From kvtier.v1.Device."""
     return Device(message.uuid, message.name, message.backend, message.memory_bytes)

@@ -97,8 +97,10 @@ class Memory:
                     code = library.kvtier_map_gpu_file(self.handle, descriptor, segment.size_bytes,
                                                        ctypes.byref(address))
                 else:
+                    flags = ((native.MAP_READ_ONLY if segment.read_only else 0) |
+                             (native.MAP_UNSEALED if segment.unsealed else 0))
                     code = library.kvtier_map_file(self.handle, descriptor, segment.offset_bytes,
-                                                   segment.size_bytes, segment.read_only,
+                                                   segment.size_bytes, flags,
                                                    ctypes.byref(address))
             finally:
                 os.close(descriptor)  # a mapping outlives its descriptor

@@ -22,7 +22,7 @@ from kvtier import messages, segments
 from kvtier.cache import Cache
 from kvtier.connection import API_VERSION, LOG, Connection
 from kvtier.errors import KvtierError, argument_error, make_error, malformed_answer
-from kvtier.layout import CacheLayout
+from kvtier.layout import CacheLayout, Retention
 from kvtier.plane import Arrays
 from kvtier.results import Device
 from kvtier.state import SessionEvent, SessionState
@@ -150,13 +150,16 @@ class Session:
             raise error_of(error, name, connection.socket_path, seconds) from None
 
     def attach(self, cache: str, layout: CacheLayout, *, device_uuid: str = "",
-               kernel_threads: int = 1, wait_for_pool: float = 60.0) -> Cache:
+               kernel_threads: int = 1, wait_for_pool: float = 60.0,
+               retain: Optional[Retention] = None, replace_kept: bool = False) -> Cache:
         """Creates or joins a cache and maps its memory.
 
         `cache`: 1..128 bytes of [A-Za-z0-9._/-]; sessions that name the same cache share its host
         rows. `device_uuid`: where the hot buffers go; empty: the daemon's only device.
         `kernel_threads`: of in-process calls on a CPU, 1..64. `wait_for_pool`: seconds to try while
-        the daemon still pins its host pool.
+        the daemon still pins its host pool. `retain`: what stays of the cache when its sessions are
+        gone, from now on; None: as it is. `replace_kept`: a cache without sessions that has another
+        layout is dropped for this one.
 
         Errors: as AttachCache; UNIMPLEMENTED for a GPU where the package was built without CUDA,
         DEVICE_UNKNOWN for one that this process cannot see, ALREADY_EXISTS if this session has a
@@ -168,7 +171,8 @@ class Session:
         try:
             device = connection.find_device(device_uuid)
             memory = None if device is None else segments.Memory(device, kernel_threads)
-            message = attach_message(connection, cache, layout, device_uuid)
+            message = attach_message(connection, cache, layout, device_uuid, retain,
+                                     replace_kept)
             answer = self._attach_when_pinned(message, wait_for_pool)
             try:
                 arrays = map_answer(answer, message, device, memory, connection.redeem_token)
@@ -246,15 +250,17 @@ def _keep_releasing(holder: Dict[str, Any]) -> None:
         cache.keep_releasing_waits()
 
 
-def attach_message(connection: Connection, cache: str, layout: CacheLayout,
-                   device_uuid: str) -> dict:
+def attach_message(connection: Connection, cache: str, layout: CacheLayout, device_uuid: str,
+                   retain: Optional[Retention], replace_kept: bool) -> dict:
     """The fields of AttachCacheRequest."""
     try:
         message = layouts.to_message(layout)
+        kept = None if retain is None else layouts.retention_message(retain)
     except (TypeError, ValueError, AttributeError) as error:
-        raise argument_error("layout", error, "a CacheLayout with numbers in range") from error
+        raise argument_error("layout or retain", error,
+                             "a CacheLayout and a Retention with numbers in range") from error
     return {"session_id": connection.opened.session_id, "cache": cache, "layout": message,
-            "device_uuid": device_uuid}
+            "device_uuid": device_uuid, "retain": kept, "replace_kept": replace_kept}
 
 
 def map_answer(answer: Any, message: dict, device: Optional[Device],

@@ -14,10 +14,12 @@ from kvtier import native
 from kvtier.connection import Connection
 from kvtier.errors import KvtierError, NotFoundError, malformed_answer
 from kvtier.plane import Arrays, LocalPlane
-from kvtier.results import AssignedBlocks, Device, Ticket
+from kvtier.results import AssignedBlocks, Device, KeptBlock, Ticket
 from kvtier.tensors import stream_handle
 
 LOG = logging.getLogger("kvtier")
+
+KEPT_BLOCKS_PAGE = 1000
 
 # The device of a daemon that was killed stops within this time.
 _RELEASES = 10
@@ -34,6 +36,8 @@ class CacheBase(LocalPlane):
         self.name = name
         self.device = device
         self.created: bool = answer.created
+        # Blocks that nobody held when this attached: list_kept_blocks has them.
+        self.blocks_kept: int = answer.blocks_kept
         self._order = threading.Lock()
         self._signalled = 0  # last number for the daemon
         self._awaited = 0    # furthest ticket waited for
@@ -249,6 +253,11 @@ class RequestBase:
             raise NotFoundError("request '%s' of cache '%s' was released" % (
                 self.id, self._cache.name), reason="REQUEST_UNKNOWN",
                 metadata={"request_id": self.id})
+
+
+def kept_block_of(block: Any) -> KeptBlock:
+    """From kvtier.v1.KeptBlock."""
+    return KeptBlock(block.block_id, block.generation, block.tag, block.rows_backed)
 
 
 def ticket_of(answer: Any) -> Ticket:

@@ -198,6 +198,60 @@ class CacheTest(unittest.TestCase):
                 self.assertEqual(getattr(counters, name), example[name], name)
 
 
+class RetentionTest(unittest.TestCase):
+    def keep(self, session, **options):
+        """Leaves two blocks with rows behind."""
+        with session.attach("kv", daemon.layout(), retain=kvtier.Retention(60.0),
+                            **options) as cache:
+            request = cache.admit("r")
+            request.assign_blocks(2, tags=[71, 1 << 62])
+            write_rows(cache, request, 20)
+
+    def check(self, session):
+        """Takes them up again."""
+        with session.attach("kv", daemon.layout()) as cache:
+            self.assertEqual((cache.created, cache.blocks_kept), (False, 2))
+            kept = sorted(cache.list_kept_blocks(), key=lambda block: block.tag)
+            self.assertEqual([(block.tag, block.rows_backed) for block in kept],
+                             [(71, 16), (1 << 62, 4)])
+            request = cache.admit("s")
+            request.assign_blocks(0, shared_blocks=[block.block_id for block in kept],
+                                  shared_generations=[block.generation for block in kept])
+            set_step(cache, request, [19, 3])
+            cache.swap_in(0, 1)
+            self.assertEqual(hot_bytes(cache), [19, 3, -1, -1])
+            self.assertEqual(cache.list_kept_blocks(), ())
+
+    def test_blocks_outlive_their_sessions(self):
+        host = daemon.Daemon(self)
+        with host.session(self) as session:
+            self.keep(session)
+        self.check(host.session(self))
+
+    def test_rows_outlive_the_daemon(self):
+        pool = daemon.new_folder(self, "/dev/shm")  # in memory
+        host = daemon.Daemon(self, pool_path=pool)
+        with host.session(self) as session:
+            self.keep(session)
+        self.assertEqual(host.stop(), 0)
+        self.check(daemon.Daemon(self, pool_path=pool).session(self))
+
+    def test_another_layout_is_refused_or_replaces(self):
+        session = daemon.session(self)
+        self.keep(session)
+        with self.assertRaises(kvtier.FailedPreconditionError) as raised:
+            session.attach("kv", daemon.layout(block_size=32))
+        self.assertEqual(raised.exception.reason, "LAYOUT_MISMATCH")
+        cache = session.attach("kv", daemon.layout(block_size=32), replace_kept=True)
+        self.assertTrue(cache.created)
+
+    def test_what_is_no_retention(self):
+        session = daemon.session(self)
+        for retain in (kvtier.Retention(-1), kvtier.Retention("long"), kvtier.Retention(1, -1)):
+            with self.assertRaises(kvtier.InvalidArgumentError):
+                session.attach("kv", daemon.layout(), retain=retain)
+
+
 class WrongUseTest(unittest.TestCase):
     """One error each, and what its text says to do."""
 

@@ -30,9 +30,9 @@ def wait_until(condition, what, seconds=PATIENCE_SECONDS):
         time.sleep(0.01)
 
 
-def new_folder(case):
-    """A folder under /tmp, removed after the test: Bazel's own are too deep for a socket."""
-    folder = tempfile.mkdtemp(prefix="kvt-", dir="/tmp")
+def new_folder(case, parent="/tmp"):
+    """A folder removed after the test; under /tmp, as Bazel's own are too deep for a socket."""
+    folder = tempfile.mkdtemp(prefix="kvt-", dir=parent)
     case.addCleanup(shutil.rmtree, folder, ignore_errors=True)
     return folder
 
