@@ -95,7 +95,7 @@ class NumpyArrays:
         destination[: len(values)] = values
 
     def where(self, condition: AnyArray, a: AnyArray, b: AnyArray) -> np.ndarray:
-        return np.where(condition, a, b).astype(np.int32, copy=False)
+        return np.asarray(np.where(condition, a, b), np.int32)
 
     def arange(self, count: int) -> np.ndarray:
         """int32."""

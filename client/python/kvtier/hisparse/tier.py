@@ -235,8 +235,9 @@ class HiSparseTier:
         """Empties the hot buffers of the requests in these batch rows."""
         ids = self.rows.request_ids
         for row in row_ids:
-            if ids[row] is not None:
-                self.blocks.reset(ids[row])
+            request_id = ids[row]
+            if request_id is not None:
+                self.blocks.reset(request_id)
         self.rows.set(ids, self.blocks.region_of)
 
     def check(self) -> None:

@@ -201,7 +201,7 @@ class HiSparseCoordinator:
         """Waits for what is enqueued, releases all requests and leaves the cache. Tensors that the
         engine still has keep the memory mapped."""
         self.arrays.fence().wait()
-        self._hot, self._hot_indices, self._selected, self._step = {}, [], [], None
+        self._hot, self._hot_indices, self._selected = {}, [], []
         try:
             self.requests.close()
             self._scrap.release()

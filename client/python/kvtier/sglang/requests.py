@@ -5,7 +5,7 @@ request of the daemon: a region of the hot buffer, and blocks for as many tokens
 """
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Callable, Iterator
 
 import numpy as np
@@ -22,7 +22,8 @@ class PoolRequest:
     pool_index: int
     request: Any  # kvtier.Request
     backed_tokens: int = 0  # rows [0, backed_tokens) are in the host pool, or on their way
-    slots: np.ndarray = None  # int32: slot of each position that a block covers
+    # int32: slot of each position that a block covers.
+    slots: np.ndarray = field(default_factory=lambda: np.empty(0, np.int32))
 
 
 class RequestBook:
@@ -69,7 +70,7 @@ class RequestBook:
         request = self._with_room(
             lambda: self._cache.admit(self._names.next(rid), reserve_blocks=blocks)
         )
-        entry = PoolRequest(rid, pool_index, request, slots=np.empty(0, np.int32))
+        entry = PoolRequest(rid, pool_index, request)
         try:
             self.grow(entry, tokens)
         except Exception:
