@@ -7,6 +7,7 @@ import numpy as np
 from hisparse_world import BLOCK_SIZE, HOT_SIZE, TOP_K, World
 
 import kvtier
+from kvtier import EvictionPolicy
 from kvtier.hisparse import (Assignment, HiSparseConfig, HiSparseCoordinator, HiSparseTier,
                              Ranks, kv_cache_shape)
 
@@ -300,8 +301,10 @@ class HiSparseTest(unittest.TestCase):
         self.assertEqual(world.step(["a", "b"]), 0)
 
     def test_a_long_random_life(self):
-        for seed in range(3):
-            world = self.world(name="life-%d" % seed, seed=seed)
+        for seed in range(4):
+            policy = EvictionPolicy.AGED if seed % 2 else EvictionPolicy.LRU
+            world = self.world(name="life-%d" % seed, seed=seed,
+                               layout_options={"eviction_policy": policy})
             self.assertEqual(long_life(world, 150), 0, "seed %d" % seed)
             self.assertGreater(world.counters("evictions"), 100)
             self.assertGreater(world.tier.blocks.recycled_blocks, 50)

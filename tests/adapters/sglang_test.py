@@ -5,6 +5,7 @@ import daemon
 from sglang_world import BLOCK_SIZE, GROUPS, HOT_SIZE, TOP_K, World
 
 import kvtier
+from kvtier import EvictionPolicy
 from kvtier.sglang import HiSparseConfig, HiSparseCoordinator
 
 
@@ -143,8 +144,10 @@ class SglangTest(unittest.TestCase):
                                     num_blocks=1)
 
     def test_a_long_random_life(self):
-        for seed in range(3):
-            world = self.world(name="life-%d" % seed, seed=seed)
+        for seed in range(4):
+            policy = EvictionPolicy.AGED if seed % 2 else EvictionPolicy.LRU
+            world = self.world(name="life-%d" % seed, seed=seed,
+                               layout_options={"eviction_policy": policy})
             wrong, made, running = 0, 0, []
             for step in range(120):
                 if len(running) < 3 and step % 5 == 0:
