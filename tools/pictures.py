@@ -27,9 +27,8 @@ class Pictures(unittest.TestCase):
 
     def runTest(self):
         binary, kvtierctl, prometheus, folder = sys.argv[1:5]
-        harness.BINARY = binary
         port = live_test.free_port()
-        daemon = harness.Daemon(self, ["--metrics_address=127.0.0.1:%d" % port])
+        daemon = harness.Daemon(self, ["--metrics_address=127.0.0.1:%d" % port], binary=binary)
         address = self.watch(prometheus, port)
         stop = threading.Event()
         threads = [threading.Thread(target=self.work, args=(daemon, number, stop))

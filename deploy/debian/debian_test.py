@@ -32,7 +32,7 @@ class Package(unittest.TestCase):
     @classmethod
     def build(cls, name):
         folder = os.path.join(cls.folder, name)
-        output_of("deploy/debian/build", folder, "server/kvtierd",
+        output_of("deploy/debian/build", folder, "server/kvtierd", "client/cli/kvtierctl",
                   env={**os.environ, "SOURCE_DATE_EPOCH": "1769860800"})
         return os.path.join(folder, os.listdir(folder)[0])
 
@@ -52,12 +52,15 @@ class Package(unittest.TestCase):
         self.assertEqual(sorted(self.files()), [
             "etc/kvtierd/kvtierd.yaml",
             "lib/systemd/system/kvtierd.service",
+            "usr/bin/kvtierctl",
             "usr/bin/kvtierd",
             "usr/lib/sysusers.d/kvtierd.conf",
+            "usr/share/bash-completion/completions/kvtierctl",
             "usr/share/doc/kvtierd/changelog.gz",
             "usr/share/doc/kvtierd/copyright",
             "usr/share/doc/kvtierd/monitoring/alerts.yaml",
             "usr/share/doc/kvtierd/monitoring/dashboard.json",
+            "usr/share/man/man1/kvtierctl.1.gz",
             "usr/share/man/man8/kvtierd.8.gz"])
 
     def test_all_of_it_is_roots_and_nobodys_to_write(self):
@@ -110,16 +113,27 @@ class Package(unittest.TestCase):
             output_of("sh", "-n", os.path.join(self.tree, "DEBIAN", name))
             self.assertIn("set -e\n", self.read("DEBIAN/" + name))
 
-    def test_the_manual_says_what_the_help_says(self):
-        with gzip.open(self.tree + "/usr/share/man/man8/kvtierd.8.gz", "rt") as file:
-            manual = file.read()
+    def manual(self, name):
+        with gzip.open("%s/usr/share/man/%s.gz" % (self.tree, name), "rt") as file:
+            return file.read()
+
+    def test_the_manuals_say_what_the_help_says(self):
+        for name, text, count in (
+                ("man8/kvtierd.8", output_of("server/kvtierd", "--help"), 8),
+                ("man1/kvtierctl.1", output_of("client/cli/kvtierctl", "help"), 5)):
+            codes = re.findall(r"^  (\d)  (.*)$", text, re.MULTILINE)
+            self.assertEqual(len(codes), count, text)
+            for code, meaning in codes:
+                self.assertIn(".TP\n.B %s\n%s\n" % (code, meaning), self.manual(name))
         text = output_of("server/kvtierd", "--help")
-        codes = re.findall(r"^  (\d)  (.*)$", text, re.MULTILINE)
-        self.assertEqual(len(codes), 8)
-        for code, meaning in codes:
-            self.assertIn(".TP\n.B %s\n%s\n" % (code, meaning), manual)
         for flag in re.findall(r"^  (--(?:print_\w+|validate))", text, re.MULTILINE):
-            self.assertIn(flag.replace("-", "\\-"), manual)
+            self.assertIn(flag.replace("-", "\\-"), self.manual("man8/kvtierd.8"))
+
+    def test_the_completion_is_shell(self):
+        path = self.tree + "/usr/share/bash-completion/completions/kvtierctl"
+        output_of("bash", "-n", path)
+        with open(path) as file:
+            self.assertIn("complete -F", file.read())
 
 
 if __name__ == "__main__":
