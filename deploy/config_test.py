@@ -8,7 +8,7 @@ from deploy import deploy_tools
 from deploy.helm import helm_test
 from deploy.kubernetes import policy
 
-OVERLAYS = ("cpu", "gpu", "hugepages")
+OVERLAYS = ("cpu", "gpu", "hugepages", "kept")
 
 
 def validate(text):
@@ -36,6 +36,7 @@ class Valid(unittest.TestCase):
 
     def test_of_the_chart(self):
         for values in ({}, {"backend": "cpu"}, {"pool": {"gibibytes": 1536, "hugePages": "require"}},
+                       {"pool": {"keepIn": "/dev/shm/kvtierd"}},
                        {"pool": {"numaNode": 1}, "seccompProfile": {
                            "type": "Localhost", "localhostProfile": "kvtierd.json"}},
                        {"config": {"log_level": "debug", "sessions_max": 200, "log_format": "text",

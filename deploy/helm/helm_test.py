@@ -16,6 +16,7 @@ OVERLAYS = {
     "gpu": {},
     "cpu": {"backend": "cpu", "pool": {"gibibytes": 8}, "resources": {"cpu": "1"}},
     "hugepages": {"pool": {"hugePages": "require"}},
+    "kept": {"pool": {"hugePages": "require", "keepIn": "/dev/hugepages/kvtierd"}},
 }
 FOREIGN_KINDS = {"PodMonitor", "PrometheusRule"}
 
@@ -42,7 +43,15 @@ def plain(documents):
     daemon = found["DaemonSet", "kvtierd"]["spec"]["template"]
     daemon["metadata"].pop("annotations")
     next(v for v in daemon["spec"]["volumes"] if v["name"] == "config").pop("configMap")
+    # Lists whose order says nothing.
+    daemon["spec"]["volumes"].sort(key=_name)
+    for container in daemon["spec"]["containers"] + daemon["spec"]["initContainers"]:
+        container["volumeMounts"].sort(key=_name)
     return found
+
+
+def _name(item):
+    return item["name"]
 
 
 def _without_instance(value):
@@ -72,6 +81,7 @@ class Rendered(unittest.TestCase):
         for values in (*OVERLAYS.values(),
                        {"pool": {"gibibytes": 1536, "hugePages": "require"},
                         "resources": {"memoryOverheadGibibytes": 2}},
+                       {"pool": {"keepIn": "/dev/shm/kvtierd"}},
                        {"shutdownGraceSeconds": 600, "ports": {"grpc": 7500, "metrics": 9500}},
                        {"pool": {"numaNode": 1},
                         "seccompProfile": {"type": "Localhost", "localhostProfile": "kvtierd.json"}},
@@ -126,7 +136,8 @@ class Values(unittest.TestCase):
         deploy_tools.helm()  # without it nothing is rendered, and nothing refused
         for values in ({"pool": {"gibibyte": 64}}, {"pool": {"gibibytes": 0}},
                        {"pool": {"gibibytes": "64"}}, {"backend": "gpu"}, {"nonsense": 1},
-                       {"config": {"pool_bytes": "1GiB"}}, {"config": {"Log-Level": "debug"}},
+                       {"config": {"pool_bytes": "1GiB"}},
+                       {"pool": {"keepIn": "relative"}}, {"config": {"Log-Level": "debug"}},
                        {"user": 0}, {"image": {"digest": "latest"}}, {"socketFolder": "relative"},
                        {"pool": {"numaNode": 0}},  # mbind is not in RuntimeDefault
                        {"seccompProfile": {"type": "Unconfined"}}):

@@ -28,6 +28,8 @@ def _mount(source, target, kind, flags):
 
 def start(root, command, user, group, mounts, **popen):
     """The process. `mounts`: {path in the container: folder outside}."""
+    for inside in mounts:
+        os.makedirs(root + inside, exist_ok=True)
 
     def enter():
         _call(_LIBC.unshare, _NEW_MOUNTS | _NEW_IPC)

@@ -19,14 +19,18 @@ from deploy import deploy_tools
 from deploy.image import archive, container
 
 sys.path.append("tests/integration")
-from daemon import ADMIN, PATIENCE_SECONDS, wait_until  # noqa: E402
+from daemon import (ADMIN, HEALTH, PATIENCE_SECONDS, Session, layout,  # noqa: E402
+                    wait_until)
 from reflection import Client  # noqa: E402
 
 USER = 65532
 
 
-def pod():
-    path = os.path.join(deploy_tools.ROOT, "deploy/kubernetes/base/daemon_set.yaml")
+POOL_FOLDER = "/dev/hugepages/kvtierd"
+
+
+def pod(folder="base"):
+    path = os.path.join(deploy_tools.ROOT, "deploy/kubernetes", folder, "daemon_set.yaml")
     with open(path) as file:
         return yaml.safe_load(file)["spec"]["template"]["spec"]
 
@@ -37,13 +41,14 @@ class Image(unittest.TestCase):
         cls.folder = tempfile.mkdtemp(prefix="kvt-", dir="/tmp")
         cls.addClassCleanup(shutil.rmtree, cls.folder, ignore_errors=True)
         cls.root = cls.folder + "/root"
-        subprocess.run(["deploy/image/root", cls.root, "server/kvtierd"], check=True)
+        subprocess.run(["deploy/image/root", cls.root, "server/kvtierd", "client/cli/kvtierctl"],
+                       check=True)
 
 
 class Content(Image):
     def test_nothing_to_log_into(self):
         programs = os.listdir(self.root + "/usr/bin") + os.listdir(self.root + "/usr/sbin")
-        self.assertEqual(sorted(programs), ["install", "kvtierd"])
+        self.assertEqual(sorted(programs), ["install", "kvtierctl", "kvtierd"])
 
     def test_nobody_may_write_and_nothing_becomes_root(self):
         for folder, folders, files in os.walk(self.root):
@@ -56,10 +61,12 @@ class Content(Image):
     def test_all_that_is_linked_to_is_there(self):
         if os.getuid() != 0:
             self.skipTest("chroot is root's")
-        done = subprocess.run(["/usr/sbin/chroot", self.root, "/lib64/ld-linux-x86-64.so.2", "--list",
-                               "/usr/bin/kvtierd"], capture_output=True, text=True, check=False)
-        self.assertEqual(done.returncode, 0, done.stderr)
-        self.assertNotIn("not found", done.stdout)
+        for program in os.listdir(self.root + "/usr/bin"):
+            done = subprocess.run(["/usr/sbin/chroot", self.root, "/lib64/ld-linux-x86-64.so.2",
+                                   "--list", "/usr/bin/" + program],
+                                  capture_output=True, text=True, check=False)
+            self.assertEqual(done.returncode, 0, done.stderr)
+            self.assertNotIn("not found", done.stdout)
 
     def test_each_library_has_its_license(self):
         packages = os.listdir(self.root + "/usr/share/doc")
@@ -119,6 +126,7 @@ class Running(Image):
         self.host = tempfile.mkdtemp(prefix="run-", dir=self.folder)
         os.chmod(self.host, 0o755)
         os.chmod(self.folder, 0o755)
+        self.mounts = {"/run/kvtierd": self.host}
         self.log = tempfile.TemporaryFile("w+")
         self.addCleanup(self.log.close)
 
@@ -127,19 +135,19 @@ class Running(Image):
 
     def start(self, command, user, group):
         try:
-            process = container.start(self.root, command, user, group,
-                                      {"/run/kvtierd": self.host}, stderr=self.log)
+            process = container.start(self.root, command, user, group, self.mounts,
+                                      stderr=self.log)
         except subprocess.SubprocessError:
             self.skipTest("no mount namespaces here")
         self.addCleanup(process.wait, PATIENCE_SECONDS)
         self.addCleanup(process.kill)
         return process
 
-    def hand_over(self, **context):
+    def hand_over(self, command=None, **context):
         """The init container, from the manifest. Its exit code."""
         first = pod()["initContainers"][0]
         context = {**first["securityContext"], **context}
-        return self.start(first["command"], context["runAsUser"], context["runAsGroup"]).wait(
+        return self.start(command or first["command"], context["runAsUser"], context["runAsGroup"]).wait(
             PATIENCE_SECONDS)
 
     def serve(self, *flags):
@@ -194,6 +202,27 @@ class Running(Image):
         self.serve()
         self.assertEqual(self.connect_as(1000, [USER]), 0)
         self.assertNotEqual(self.connect_as(1000, []), 0)
+
+    def test_a_kept_pool_outlives_the_container(self):
+        """On tmpfs in place of hugetlbfs, which machines without reserved pages do not have."""
+        folder = tempfile.mkdtemp(prefix="kvt-", dir="/dev/shm")
+        self.addCleanup(shutil.rmtree, folder, ignore_errors=True)
+        os.chmod(folder, 0o755)
+        self.mounts[POOL_FOLDER] = folder
+        command = pod("overlays/kept")["initContainers"][0]["command"]
+        for kept in (0, 3):
+            self.assertEqual(self.hand_over(command), 0, self.text())
+            daemon, client = self.serve("--pool_path=%s/pool" % POOL_FOLDER)
+            wait_until(lambda: client.call(HEALTH, {}).status == 1, "the pool is ready")
+            session = Session(self, None, client=client)
+            attached = session.call("AttachCache", {"cache": "c", "layout": layout()})
+            self.assertEqual(attached.blocks_kept, kept)
+            session.call("AdmitRequest", {"cache": "c", "request_id": "r"})
+            if not kept:
+                session.call("AssignBlocks", {"cache": "c", "request_id": "r", "count": 3})
+            daemon.send_signal(signal.SIGTERM)
+            self.assertEqual(daemon.wait(PATIENCE_SECONDS), 0, self.text())
+        self.assertEqual(os.stat(folder + "/pool").st_uid, USER)
 
     def connect_as(self, user, groups):
         """As a worker of another user would. 0: it could."""

@@ -8,7 +8,7 @@ import yaml
 from deploy import deploy_tools
 from deploy.kubernetes import policy
 
-OVERLAYS = ("cpu", "gpu", "hugepages")
+OVERLAYS = ("cpu", "gpu", "hugepages", "kept")
 # Kinds of the Prometheus operator; their schemas are the operator's, not Kubernetes'.
 FOREIGN_KINDS = {"PodMonitor", "PrometheusRule"}
 
@@ -57,8 +57,8 @@ class Rendered(unittest.TestCase):
                 self.assertEqual(policy.faults(rendered(overlay)), [])
 
     def test_another_configuration_rolls_the_pods(self):
-        names = {policy.pod_of(rendered(overlay))["volumes"][0]["configMap"]["name"]
-                 for overlay in OVERLAYS}
+        names = {volume["configMap"]["name"] for overlay in OVERLAYS
+                 for volume in policy.pod_of(rendered(overlay))["volumes"] if "configMap" in volume}
         self.assertEqual(len(names), len(OVERLAYS))
 
 
@@ -91,9 +91,14 @@ FAULTS = [
     ("not_root", lambda d: DAEMON(d)["securityContext"].update(runAsUser=0)),
     ("not_root", lambda d: POD(d)["securityContext"].update(runAsNonRoot=False)),
     ("not_root", lambda d: POD(d)["securityContext"].update(runAsGroup=0)),
-    ("only_the_sockets_folder", lambda d: POD(d)["volumes"].append({"hostPath": {"path": "/"}})),
-    ("only_the_sockets_folder", lambda d: POD(d)["initContainers"][0].update(command=["true"])),
-    ("only_the_sockets_folder",
+    ("only_the_folders_that_it_shares",
+     lambda d: POD(d)["volumes"].append({"hostPath": {"path": "/"}})),
+    ("only_the_folders_that_it_shares", lambda d: set_config(d, pool_path="/dev/shm/kvtierd/pool")),
+    ("only_the_folders_that_it_shares",
+     lambda d: POD(d)["initContainers"][0].update(command=["true"])),
+    ("only_the_folders_that_it_shares",
+     lambda d: POD(d)["initContainers"][0].update(volumeMounts=[])),
+    ("only_the_folders_that_it_shares",
      lambda d: POD(d)["initContainers"][0]["securityContext"].update(runAsGroup=0)),
     ("one_daemon_a_node",
      lambda d: daemon_set(d)["updateStrategy"]["rollingUpdate"].update(maxSurge=1)),

@@ -6,6 +6,7 @@ import yaml
 SOCKET_FOLDER = "/run/kvtierd"
 GROUP = 65532
 POOL_OVERHEAD_BYTES = 2 << 30
+KEPT_OVERHEAD_BYTES = 1 << 30
 GRACE_MARGIN_SECONDS = 10
 
 UNITS = {"": 1, "Ki": 1 << 10, "Mi": 1 << 20, "Gi": 1 << 30, "Ti": 1 << 40, "KiB": 1 << 10,
@@ -90,17 +91,24 @@ def not_root(documents):
 
 
 @rule
-def only_the_sockets_folder(documents):
+def only_the_folders_that_it_shares(documents):
+    """That of the socket, and that of a pool that is kept."""
+    pool = config_of(documents).get("pool_path", "").rpartition("/")[0]
+    folders = [SOCKET_FOLDER] + ([pool] if pool else [])
     paths = [v["hostPath"] for v in pod_of(documents)["volumes"] if "hostPath" in v]
-    if paths != [{"path": SOCKET_FOLDER, "type": "DirectoryOrCreate"}]:
+    wanted = [{"path": folder, "type": "DirectoryOrCreate"} for folder in folders]
+    if sorted(paths, key=str) != sorted(wanted, key=str):
         yield "hostPath is %s" % paths
     first = pod_of(documents)["initContainers"][0]
-    if first["command"] != ["/usr/bin/install", "-d", "-g", str(GROUP), "-m", "0770",
-                            SOCKET_FOLDER]:
-        yield "nobody gives the folder to the group"
+    if first["command"] != ["/usr/bin/install", "-d", "-g", str(GROUP), "-m", "0770", *folders]:
+        yield "nobody gives the folders to the group"
     context = first.get("securityContext", {})
     if (context.get("runAsUser"), context.get("runAsGroup")) != (0, GROUP):
         yield "without a capability the folder is root's to give, and to a group of root's alone"
+    for container in (first, daemon_of(documents)):
+        mounted = {m["mountPath"] for m in container.get("volumeMounts", [])}
+        if not mounted >= set(folders):
+            yield "%s does not have its folders" % container["name"]
 
 
 @rule
@@ -177,11 +185,13 @@ def memory_is_the_pools_and_more(documents):
     config, resources = config_of(documents), daemon_of(documents)["resources"]
     pool = quantity_bytes(config["pool_bytes"])
     huge = pool if config["huge_pages"] == "require" else 0
+    # What is written of each cache of a kept pool lies beside the rows.
+    kept = KEPT_OVERHEAD_BYTES if huge and config.get("pool_path") else 0
     for kind in ("requests", "limits"):
         memory = quantity_bytes(resources[kind]["memory"])
         if memory != pool - huge + POOL_OVERHEAD_BYTES:
             yield "%s.memory is %d for a pool of %d" % (kind, memory, pool)
-        if quantity_bytes(resources[kind].get("hugepages-2Mi", "0")) != huge:
+        if quantity_bytes(resources[kind].get("hugepages-2Mi", "0")) != huge + kept:
             yield "%s.hugepages-2Mi is not the pool" % kind
     if "cpu" not in resources["requests"] or "cpu" in resources["limits"]:
         yield "CPU is to be requested, and not limited: a throttled daemon stalls its node"

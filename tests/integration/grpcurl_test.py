@@ -8,6 +8,7 @@ import scene
 from daemon import ADMIN, Daemon, new_folder
 
 SECTION = "Ask it"
+TABLES = "Ask it in tables"
 # Changes from run to run; everything else that the page shows must come like that.
 ANY = {"boot_id", "start_time", "opened_time", "memory_bytes", "pid", "peer_pid", "session_id",
        "session_ids", "listen_addresses", "used_bytes", "host_bytes", "largest_free_bytes"}
@@ -70,6 +71,17 @@ class AskIt(unittest.TestCase):
 
     def test_reflection_over_tcp(self):
         self.expect(page.ReflectingShell(self.tcp()))
+
+    def test_the_same_in_tables(self):
+        shell = page.Shell(("-unix", self.socket))
+        examples = page.sections()[TABLES]
+        self.assertGreater(len(examples), 5)
+        for example in examples:
+            with self.subTest(command=example.command):
+                answer = shell.run(example)
+                self.assertEqual(answer.status, 0, answer.text)
+                if not example.command.endswith("health"):
+                    self.assertTrue(scene.CACHE in answer.text or "r1" in answer.text, answer.text)
 
     def test_what_the_page_shows_is_compared(self):
         real = {"a": {"b": "1", "c": [{"d": 1}]}}

@@ -74,11 +74,12 @@ class Shell:
         return command
 
     def run(self, example, **words):
-        folder = os.path.dirname(deploy_tools.path_of("grpcurl"))
+        tools = [os.path.dirname(deploy_tools.path_of("grpcurl")), os.path.abspath("client/cli")]
         done = subprocess.run(
             ["/bin/bash", "-c", self.command_of(example, **words)], capture_output=True, text=True,
             check=False, timeout=SECONDS, stdin=subprocess.DEVNULL,
-            env={**os.environ, "PATH": folder + ":/usr/bin:/bin"})
+            env={**os.environ, "PATH": ":".join([*tools, "/usr/bin", "/bin"]),
+                 "KVTIERD_SOCKET": self._address})
         return Answer(done.stdout + done.stderr, done.returncode)
 
 

@@ -1,8 +1,10 @@
 """The runbook of docs/OPERATIONS.md, rehearsed: each situation is made on a live daemon, the page's
 own commands are run in it, and what they show and change is what the page says."""
 import os
+import shutil
 import signal
 import subprocess
+import tempfile
 import unittest
 
 import page
@@ -11,9 +13,9 @@ from daemon import (PATIENCE_SECONDS, POOL_BYTES, TIER, Daemon, Process, Session
                     new_folder, wait_until)
 from reflection import CallError
 
-RUNBOOK = ["Hit rate fell", "Pool full", "Worker stuck", "GPU lost", "Upgrade", "Small pages",
-           "Rows that should not be"]
-NO_BACKEND = 4
+RUNBOOK = ["Hit rate fell", "Pool full", "Worker stuck", "GPU lost", "Upgrade",
+           "Upgrade without losing the pool", "Small pages", "Rows that should not be"]
+NO_BACKEND, DEVICE_LOST = 4, 6
 
 
 class Rehearsal(unittest.TestCase):
@@ -154,17 +156,29 @@ class WorkerStuck(Rehearsal):
 
 
 class GpuLost(Rehearsal):
-    """A CPU cannot be lost: the daemon is killed in place of ending by itself with exit code 6,
-    and everything after that is as it would be."""
+    """A CPU in place of the GPU, on a backend that can be told to lose it."""
 
     section = "GPU lost"
 
+    def start(self, **more):
+        self.faults = new_folder(self) + "/faults"
+        os.mkfifo(self.faults)
+        return super().start(binary="tests/integration/faulty_kvtierd",
+                             env={**os.environ, "KVTIER_TEST_FAULTS": self.faults}, **more)
+
     def test(self):
         worker = scene.Worker(self, self.daemon, client=self.daemon.connect(self))
-        self.daemon.kill()
-        kinds = worker.session.wait_until_ended()
-        self.assertEqual(kinds, [])
-        self.assertEqual(worker.session.end.code, "UNAVAILABLE")
+        worker.admit()
+        with open(self.faults, "w", encoding="ascii") as faults:
+            faults.write("lose GPU 0 has fallen off the bus\n")
+        with self.assertRaises(CallError) as caught:
+            while True:
+                worker.step(list(range(8)))
+        self.assertEqual(caught.exception.code, "UNAVAILABLE")
+        self.assertEqual(self.daemon.wait(), DEVICE_LOST)
+        self.assertIn(" event=failed exit_code=6 ", self.daemon.text())
+        self.assertIn("GPU 0 has fallen off the bus", self.daemon.text())
+        worker.session.wait_until_ended()
 
         daemon = self.start()
         info = self.run_next("GetNodeInfo").json
@@ -209,6 +223,7 @@ class Upgrade(Rehearsal):
         worker.session.close()
         wait_until(lambda: not self.daemon.stats()["sessions"], "the worker has left")
         self.assertEqual(self.run_next("ListSessions").json, {})
+        self.run_next("kvtierctl drain --wait=10m")  # at once, as nobody is left
         self.assertEqual(self.daemon.stop(), 0)
         daemon = self.start()
         scene.Worker(self, daemon, client=worker.session.client)
@@ -221,6 +236,39 @@ class Upgrade(Rehearsal):
         except Exception as error:  # grpc's own, which is both an error and a call
             return self.daemon.client.error_of(error).reason
         return None
+
+
+class UpgradeWithoutLosingThePool(Rehearsal):
+    section = "Upgrade without losing the pool"
+
+    def start(self, **more):
+        if not hasattr(self, "folder"):
+            self.folder = tempfile.mkdtemp(prefix="kvt-", dir="/dev/shm")
+            self.addCleanup(shutil.rmtree, self.folder, ignore_errors=True)
+        return Daemon(self, ["--pool_path=%s/pool" % self.folder], socket=self.socket, **more)
+
+    def test(self):
+        worker = scene.Worker(self, self.daemon)
+        request = {"cache": scene.CACHE, "request_id": "r1"}
+        worker.session.call("AdmitRequest", request)
+        held = worker.session.call("AssignBlocks", {**request, "count": 4})
+        slots = range(held.block_ids[0] * scene.BLOCK_SIZE, scene.BLOCK_SIZE * 4)
+        worker.session.call("Backup", {"cache": scene.CACHE, "inline": {"rows": [
+            {"request_id": "r1", "slot": slot, "source_hot_row": 0} for slot in slots]}})
+        self.assertEqual(self.daemon.stop(), 0)
+
+        daemon = self.start()
+        self.assertIn(" event=pool_kept ", daemon.text())
+        self.assertEqual(cache_of(self.run_next("ListCaches"))["blocks_kept"], 4)
+        again = scene.Worker(self, daemon, client=daemon.connect(self))
+        again.session.call("AdmitRequest", request)
+        again.session.call("AssignBlocks", {**request, "shared_block_ids": list(held.block_ids),
+                                            "shared_generations": list(held.generations)})
+        again.step(list(range(8)))
+        counters = cache_of_stats(daemon)
+        # Rows that were backed up before the restart, and are copied from the pool after it.
+        self.assertEqual((counters["rows_copied"], counters["unbacked_reads"]), ("8", "0"))
+        self.run_to_the_end()
 
 
 class SmallPages(Rehearsal):

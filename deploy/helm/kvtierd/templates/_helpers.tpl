@@ -35,6 +35,9 @@ metrics_address: 0.0.0.0:{{ int64 .Values.ports.metrics }}
 backend: {{ .Values.backend }}
 pool_bytes: {{ int64 .Values.pool.gibibytes }}GiB
 huge_pages: {{ .Values.pool.hugePages }}
+{{- if .Values.pool.keepIn }}
+pool_path: {{ .Values.pool.keepIn }}/pool
+{{- end }}
 {{- if ge (int64 .Values.pool.numaNode) 0 }}
 numa_node: {{ int64 .Values.pool.numaNode }}
 {{- end }}
@@ -47,10 +50,13 @@ log_format: json
 {{- end }}
 {{- end }}
 
-{{/* Memory as requested and limited: the pool and what is beside it, or that alone. */}}
+{{/*
+Memory as requested and limited: the pool and what is beside it, or that alone. What is written of
+each cache of a kept pool lies on huge pages as well.
+*/}}
 {{- define "kvtierd.memory" -}}
 {{- if eq .Values.pool.hugePages "require" -}}
-hugepages-2Mi: {{ int64 .Values.pool.gibibytes }}Gi
+hugepages-2Mi: {{ add (int64 .Values.pool.gibibytes) (ternary 1 0 (ne .Values.pool.keepIn "")) }}Gi
 memory: {{ int64 .Values.resources.memoryOverheadGibibytes }}Gi
 {{- else -}}
 memory: {{ add (int64 .Values.pool.gibibytes) (int64 .Values.resources.memoryOverheadGibibytes) }}Gi
