@@ -138,6 +138,22 @@ class CacheTest(unittest.TestCase):
             cache.swap_in(0, 1)
             self.assertEqual(hot_bytes(cache)[0], 6)
 
+    def test_newest_rows_stay_on_the_device_with_aged_scores(self):
+        aged = daemon.layout(eviction_policy=kvtier.EvictionPolicy.AGED)
+        with self.session.attach("kv", aged) as cache, cache.admit("r") as request:
+            request.assign_blocks(1)
+            group = cache.groups[0]
+            group.layers[0].hot.numpy()[group.newest_hot_row(request.region)] = 7
+            set_step(cache, request, [4], newest=request.slot_of(4))
+            cache.swap_in(0, 1)
+            cache.backup_newest(1)
+            set_step(cache, request, [4, 5], newest=request.slot_of(5))
+            cache.swap_in(0, 1)
+            self.assertEqual(hot_bytes(cache)[0], 7)
+            counters = cache.counters(0)
+            self.assertEqual((counters.rows_copied, counters.rows_kept, counters.bytes_copied),
+                             (1, 1, 0))
+
     def test_two_sessions_share_the_rows_of_a_cache(self):
         other = self.host.session(self)
         with self.session.attach("kv", daemon.layout()) as cache:
