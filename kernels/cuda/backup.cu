@@ -97,14 +97,21 @@ __device__ void DropCopies(const BackupArgs& a, const RowTask& task, int32_t fir
   }
 }
 
-// Phase 2 for one row and layer. All lanes of a warp.
-__device__ void CopyBackedRow(const RowTask& task, const BackupLayer& layer) {
-  auto* const hot = const_cast<uint8_t*>(layer.from);  // which it is where rows are kept
-  if (task.source >= 0) {
-    CopyRow(layer.to, layer.to_layout, task.slot, layer.from, layer.from_layout, task.source,
-            task.kept >= 0 ? hot : nullptr, task.kept);
-  } else if (task.kept >= 0) {
-    CopyRow(hot, layer.from_layout, task.kept, hot, layer.from_layout, task.newest);
+// Phase 2 for one row and layer. kKeeps: the source is the hot buffer, and its rows may have kept
+// rows. All lanes of a warp.
+template <bool kKeeps>
+__device__ inline void CopyBackedRow(const RowTask& task, const BackupLayer& layer) {
+  if constexpr (!kKeeps) {
+    if (task.source < 0) return;
+    CopyRow(layer.to, layer.to_layout, task.slot, layer.from, layer.from_layout, task.source);
+  } else {
+    auto* const hot = const_cast<uint8_t*>(layer.from);
+    if (task.source >= 0) {
+      CopyRow(layer.to, layer.to_layout, task.slot, layer.from, layer.from_layout, task.source, hot,
+              task.kept);
+    } else if (task.kept >= 0) {
+      CopyRow(hot, layer.from_layout, task.kept, hot, layer.from_layout, task.newest);
+    }
   }
 }
 
@@ -167,7 +174,7 @@ __device__ void AddCounts(const BackupArgs& a, const int32_t* counts) {
   AddToStats(a.stats, value);
 }
 
-template <int32_t kLayersMax>
+template <int32_t kLayersMax, bool kKeeps>
 __global__ void __launch_bounds__(kBlockThreadsMax)
     BackupKernel(const __grid_constant__ BackupArgs a,
                  const __grid_constant__ BackupLayers<kLayersMax> layers) {
@@ -178,7 +185,7 @@ __global__ void __launch_bounds__(kBlockThreadsMax)
   for (int32_t i = Warp() / a.team_warps; i < a.rows_per_block; i += WarpCount() / a.team_warps) {
     const RowTask task = block->tasks[i];
     for (int32_t l = warp; l < layers.count; l += a.team_warps) {
-      CopyBackedRow(task, layers.layers[l]);
+      CopyBackedRow<kKeeps>(task, layers.layers[l]);
     }
     if (!a.finishes_rows) continue;
     DropCopies(a, task, warp * kWarpThreads + Lane(), a.team_warps * kWarpThreads);
@@ -237,8 +244,9 @@ cudaError_t BackupRows(const BackupParams& p, BackupArgs args, int32_t multiproc
     const int32_t warps = SetTeams(rows, count, multiprocessors, &args);
     const int64_t blocks = (rows + args.rows_per_block - 1) / args.rows_per_block;
     error = WithLayersMax(count, [&](auto layers_max) {
-      return Launch(BackupKernel<layers_max()>, blocks, warps * kWarpThreads,
-                    int64_t{sizeof(BlockState)}, stream, args,
+      const auto kernel =
+          args.keeps ? BackupKernel<layers_max(), true> : BackupKernel<layers_max(), false>;
+      return Launch(kernel, blocks, warps * kWarpThreads, int64_t{sizeof(BlockState)}, stream, args,
                     LayersOf<layers_max()>(p, first, count));
     });
   }
