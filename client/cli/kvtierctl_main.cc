@@ -171,7 +171,9 @@ int Run(const Arguments& arguments) {
   if (command == "doctor") return Doctor(admin, arguments);
   if (command == "complete") return Complete(admin, arguments);
   if (command == "caches") {
-    return Answer(arguments, admin.Call(&Stub::ListCaches, v1::ListCachesRequest()), CachesView);
+    return Answer(
+        arguments, admin.Call(&Stub::ListCaches, v1::ListCachesRequest()),
+        [](const v1::ListCachesResponse& caches) { return CachesView(caches, absl::Now()); });
   }
   if (command == "info") {
     return Answer(arguments, admin.Call(&Stub::GetNodeInfo, v1::GetNodeInfoRequest()), InfoView);

@@ -62,17 +62,17 @@ std::string Warnings(const v1::Counters& counters) {
 }
 
 std::string CacheTable(const v1::GetStatsResponse& stats) {
-  Table table({"CACHE", ">SESSIONS", ">REQUESTS", ">BLOCKS USED", ">FREE", ">FREE RUN", ">HITS",
-               ">MISSES", ">HIT RATE", ">LATELY", ">TO GPU", ">TO HOST", ">EVICTIONS/S"});
+  Table table({"CACHE", ">SESSIONS", ">REQUESTS", ">BLOCKS USED", ">KEPT", ">FREE", ">FREE RUN",
+               ">HITS", ">MISSES", ">HIT RATE", ">LATELY", ">TO GPU", ">TO HOST", ">EVICTIONS/S"});
   for (const v1::CacheStats& cache : stats.caches()) {
     int64_t requests = 0;
     for (const v1::SessionCacheStats& session : cache.sessions()) requests += session.requests();
     table.Add({cache.cache(), absl::StrCat(cache.sessions_size()), absl::StrCat(requests),
                absl::StrCat(cache.blocks_used(), "/", cache.blocks_total()),
-               absl::StrCat(cache.blocks_free()), absl::StrCat(cache.largest_free_run_blocks()),
-               Grouped(cache.counters().hits()), Grouped(cache.counters().misses()),
-               HitRate(cache.counters()), HitRate(cache.window()),
-               BytesPerSecond(cache.window().bytes_copied_per_second()),
+               absl::StrCat(cache.blocks_kept()), absl::StrCat(cache.blocks_free()),
+               absl::StrCat(cache.largest_free_run_blocks()), Grouped(cache.counters().hits()),
+               Grouped(cache.counters().misses()), HitRate(cache.counters()),
+               HitRate(cache.window()), BytesPerSecond(cache.window().bytes_copied_per_second()),
                BytesPerSecond(cache.window().backed_up_bytes_per_second()),
                Rate(cache.window().evictions_per_second())});
   }
@@ -153,9 +153,9 @@ std::string StatsView(const v1::GetStatsResponse& stats, bool detailed) {
   return text;
 }
 
-std::string CachesView(const v1::ListCachesResponse& caches) {
+std::string CachesView(const v1::ListCachesResponse& caches, absl::Time now) {
   Table table({"CACHE", ">SESSIONS", ">LAYERS", ">GROUPS", ">BLOCKS", ">BLOCK SIZE", ">REQUESTS",
-               ">TOP K", ">HOT SIZE", ">ROW BYTES", "EVICTION", "DTYPE"});
+               ">TOP K", ">HOT SIZE", ">ROW BYTES", "EVICTION", "DTYPE", ">KEPT", ">ENDS IN"});
   for (const v1::CacheInfo& cache : caches.caches()) {
     const v1::CacheLayout& layout = cache.layout();
     if (layout.groups_size() == 0 || layout.groups(0).layers_size() == 0) continue;
@@ -166,7 +166,9 @@ std::string CachesView(const v1::ListCachesResponse& caches) {
                absl::StrCat(layout.max_requests()), absl::StrCat(first.top_k()),
                absl::StrCat(first.hot_size()), absl::StrCat(first.layers(0).row_bytes()),
                layout.eviction_policy() == v1::EVICTION_POLICY_AGED ? "aged" : "lru",
-               layout.dtype_tag().empty() ? "-" : layout.dtype_tag()});
+               layout.dtype_tag().empty() ? "-" : layout.dtype_tag(),
+               absl::StrCat(cache.blocks_kept()),
+               cache.has_expires_time() ? Age(TimeOf(cache.expires_time()) - now) : "-"});
   }
   return table.empty() ? "no caches\n" : table.Text();
 }

@@ -12,8 +12,8 @@ namespace kvtier::cli {
 // Node and caches; with exactly one cache in `stats` and `detailed`, its groups, operations and
 // sessions.
 std::string StatsView(const v1::GetStatsResponse& stats, bool detailed);
-std::string CachesView(const v1::ListCachesResponse& caches);
-// `now`: for how long they are open.
+// `now`: when those that nobody is attached to end, and for how long sessions are open.
+std::string CachesView(const v1::ListCachesResponse& caches, absl::Time now);
 std::string SessionsView(const v1::ListSessionsResponse& sessions, absl::Time now);
 std::string RequestsView(const std::vector<v1::RequestInfo>& requests);
 std::string InfoView(const v1::GetNodeInfoResponse& info);

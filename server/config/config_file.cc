@@ -132,7 +132,7 @@ absl::StatusOr<std::string> Parser::TakeDoubleQuoted(absl::string_view* rest) co
     if (++i >= rest->size()) break;
     const char escaped = (*rest)[i];
     if (escaped != '"' && escaped != '\\') {
-      return Error(absl::StrCat("\\", std::string(1, escaped), " is none of \\\" and \\\\"));
+      return Error(absl::StrCat("\\", std::string(1, escaped), R"( is none of \" and \\)"));
     }
     text += escaped;
   }

@@ -1,11 +1,13 @@
 """kvtierctl against a real daemon: what it prints, and its exit codes."""
 import json
 import os
+import re
 import signal
 import subprocess
 import unittest
 
-from daemon import ADMIN, PATIENCE_SECONDS, Daemon, Session, layout, new_folder
+from daemon import (ADMIN, PATIENCE_SECONDS, Daemon, Session, layout, new_folder,
+                    wait_until)
 
 BINARY = "client/cli/kvtierctl"
 DONE, TO_CHANGE, BAD_COMMAND_LINE, NOT_REACHED, REFUSED = range(5)
@@ -69,7 +71,7 @@ class Looking(Kvtierctl):
         for command in ("caches", "sessions"):
             self.assertEqual(self.ctl(command), "no %s\n" % command)
         session = self.work()
-        self.assertRegex(self.ctl("caches"), r"\nkv +1 +1 +1 +8 +16 +2 +4 +8 +64  lru +-\n")
+        self.assertRegex(self.ctl("caches"), r"\nkv +1 +1 +1 +8 +16 +2 +4 +8 +64  lru +- +0 +-\n")
         self.assertRegex(self.ctl("sessions"),
                          r"\n%s  vLLM 0 +%d +%d .* kv\n" % (session.id, os.getpid(), os.getuid()))
         self.assertRegex(self.ctl("requests", "kv"), r"\n%s +r +0 +1 +1\n" % session.id)
@@ -80,6 +82,18 @@ class Looking(Kvtierctl):
         self.assertIn("metrics  off", info)
         self.assertEqual(self.ctl("complete", "caches"), "kv\n")
         self.assertEqual(self.ctl("complete", "sessions"), session.id + "\n")
+
+    def test_what_a_session_leaves(self):
+        session = Session(self, self.daemon)
+        session.call("AttachCache", {"cache": "kv", "layout": layout(),
+                                     "retain": {"duration": "600s"}})
+        request = {"cache": "kv", "request_id": "r"}
+        session.call("AdmitRequest", request)
+        session.call("AssignBlocks", {**request, "count": 3})
+        session.close()
+        wait_until(lambda: re.search(r"\nkv +0 .* 3 +9m \d+s\n", self.ctl("caches")),
+                   "its blocks are kept")
+        self.assertRegex(self.ctl("stats"), r"\nkv +0 +0 +0/8 +3 ")
 
     def test_requests_of_more_than_a_page(self):
         session = Session(self, self.daemon)
