@@ -139,10 +139,12 @@ class Served(Config):
         wait_until(lambda: '"event":"ready"' in daemon.text(), "it is ready")
         self.assertEqual(daemon.stop(), 0)
         events = [json.loads(line) for line in daemon.text().splitlines()]
-        self.assertEqual([e["event"] for e in events if e["event"] != "pinning"],
+        # How often it says how far it is, and why it takes no work yet, depends on the machine.
+        steps = [e for e in events if e["event"] not in ("pinning", "not_ready")]
+        self.assertEqual([e["event"] for e in steps],
                          ["backend", "listening", "ready", "stopping", "stopped"])
-        self.assertEqual(events[-1]["exit_code"], 0)
-        self.assertEqual({e["level"] for e in events}, {"info"})
+        self.assertEqual(steps[-1]["exit_code"], 0)
+        self.assertEqual({e["level"] for e in steps}, {"info"})
 
 
 class Reload(Config):

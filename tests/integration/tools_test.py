@@ -45,7 +45,7 @@ class Tools(unittest.TestCase):
                          cache["sessions"][0]["counters"]):
             self.assertEqual((counters["hits"], counters["misses"]), ("0", "0"))
             self.assertEqual(set(counters.values()), {"0"})
-            self.assertEqual(len(counters), 18)
+            self.assertEqual(len(counters), 19)
             # O05: no rate of nothing.
             self.assertNotIn("hitRate", counters)
         self.assertEqual((cache["blocksUsed"], cache["blocksReserved"],
