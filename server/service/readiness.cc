@@ -22,8 +22,8 @@ std::string Readiness::ReasonLogged() {
     if (reason == last_) return reason;
     last_ = reason;
   }
-  // That it has become ready is said where the pool is.
-  if (!reason.empty()) log_->Event(LogLevel::kWarning, "not_ready", {{"why", reason}});
+  // Pinning, draining and being ready are said where they happen.
+  if (!backend_->Health().ok()) log_->Event(LogLevel::kWarning, "not_ready", {{"why", reason}});
   return reason;
 }
 

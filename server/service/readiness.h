@@ -25,7 +25,7 @@ class Readiness {
 
   // Empty: ready.
   std::string Reason() const;
-  // The same; a reason that is another than last time is logged.
+  // The same; that a device is lost is logged.
   std::string ReasonLogged() KVTIER_EXCLUDES(mutex_);
 
  private:

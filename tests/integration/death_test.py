@@ -20,9 +20,9 @@ class Death(unittest.TestCase):
     def setUp(self):
         self.daemon = Daemon(self)
 
-    def start_worker(self):
+    def start_worker(self, cache="c"):
         worker = subprocess.Popen(
-            ["/usr/bin/python3", "tests/integration/worker.py", self.daemon.socket],
+            ["/usr/bin/python3", "tests/integration/worker.py", self.daemon.socket, cache],
             stdin=subprocess.PIPE, stdout=subprocess.PIPE)
         for clean_up in (worker.stdout.close, worker.stdin.close,
                          lambda: worker.wait(PATIENCE_SECONDS), worker.kill):
@@ -103,7 +103,7 @@ class Death(unittest.TestCase):
 
     def test_a_pid_means_nothing(self):
         """Two workers that say the same name and die one by one are two."""
-        first, second = self.start_worker(), self.start_worker()
+        first, second = self.start_worker(), self.start_worker("d")
         listed = to_json(self.daemon.client.call(ADMIN + "ListSessions"))["sessions"]
         self.assertEqual(sorted(s["peer_pid"] for s in listed), sorted([first.pid, second.pid]))
         first.kill()

@@ -46,8 +46,8 @@ class Restart(unittest.TestCase):
     def test_every_way_to_stop_keeps_what_was_held(self):
         daemon = self.start()
         _, blocks, generations = self.hold(daemon)
-        for stop in (daemon.kill, daemon.stop):
-            stop()
+        for stop in ("kill", "stop"):
+            getattr(daemon, stop)()
             daemon = self.start()
             self.assertEqual(self.kept(daemon), {"c": 3})
             session = Session(self, daemon)

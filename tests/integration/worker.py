@@ -1,11 +1,11 @@
-"""A worker for tests to kill: `worker.py SOCKET` holds three blocks, says so and waits."""
+"""A worker for tests to kill: `worker.py SOCKET [CACHE]` holds three blocks, says so and waits."""
 import sys
 import unittest
 
 from daemon import Session, layout
 from reflection import Client
 
-CACHE = {"cache": "c"}
+CACHE = {"cache": sys.argv[2] if len(sys.argv) > 2 else "c"}
 
 
 class Case(unittest.TestCase):
