@@ -44,6 +44,12 @@ void AppendLittleEndian(uint32_t value, std::string* out) {
   for (int shift = 0; shift < 32; shift += 8) out->push_back(static_cast<char>(value >> shift));
 }
 
+// In a trace without positions: 32 bytes must not make a reader walk through 2^62 empty rows.
+bool CountsOfNothingFit(uint64_t layer_count, uint64_t step_count) {
+  constexpr uint64_t kMax = 1 << 12;
+  return layer_count <= kMax && step_count <= kMax && layer_count * step_count <= kMax;
+}
+
 absl::Status CheckHeader(const Header& header, uint64_t file_bytes) {
   if (header.version != kVersion) {
     return absl::InvalidArgumentError(absl::StrCat("trace file of version ", header.version,
@@ -64,6 +70,12 @@ absl::Status CheckHeader(const Header& header, uint64_t file_bytes) {
   const uint64_t row_bytes = header.row_bytes();
   const uint64_t body_bytes = file_bytes - kHeaderBytes;
   const bool empty = rows == 0 || row_bytes == 0;
+  // Then the size of the file bounds neither.
+  if (empty && !CountsOfNothingFit(header.layer_count, header.step_count)) {
+    return absl::InvalidArgumentError(absl::StrCat("trace file without a position that has ",
+                                                   header.layer_count, " layers x ",
+                                                   header.step_count, " steps"));
+  }
   const bool fits =
       empty ? body_bytes == 0 : body_bytes % row_bytes == 0 && body_bytes / row_bytes == rows;
   if (!fits) {
@@ -174,7 +186,8 @@ absl::StatusOr<std::string> SerializeTrace(const Trace& trace) {
       trace.first_position >= 0 &&
       trace.first_position <= std::numeric_limits<int32_t>::max() - trace.step_count &&
       static_cast<unsigned __int128>(trace.layer_count) * trace.step_count * trace.top_k ==
-          trace.positions.size();
+          trace.positions.size() &&
+      (!trace.positions.empty() || CountsOfNothingFit(trace.layer_count, trace.step_count));
   if (!sizes_fit) {
     return absl::InvalidArgumentError(
         absl::StrCat("a trace of ", trace.layer_count, " x ", trace.step_count, " x ", trace.top_k,

@@ -101,6 +101,18 @@ TEST(TraceFile, HeadersThatLieAreRefused) {
   EXPECT_FALSE(ParseTrace(huge).ok());
 }
 
+// A header is all that a file without positions has: it must not cost more than that to read.
+TEST(TraceFile, StepsWithoutPositionsAreBounded) {
+  Trace trace;
+  trace.layer_count = trace.step_count = 64;
+  std::string bytes = FileOf(trace);
+  EXPECT_TRUE(ParseTrace(bytes).ok());
+  bytes[14] = '\x7f';  // the third byte of the number of layers
+  EXPECT_THAT(std::string(ParseTrace(bytes).status().message()), HasSubstr("without a position"));
+  trace.layer_count = trace.step_count = 1 << 30;
+  EXPECT_EQ(SerializeTrace(trace).status().code(), absl::StatusCode::kInvalidArgument);
+}
+
 TEST(TraceFile, PositionsOfTheFutureAreRefused) {
   Trace trace = SmallTrace();
   trace.positions[4] = 42;  // step 1 decodes position 41
