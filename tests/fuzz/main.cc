@@ -1,0 +1,160 @@
+// What runs a fuzz target: the seeded driver, or libFuzzer in a build with --config=fuzz.
+//
+//   NAME [--operations=N] [--seed=S] [--input=HEX] [--write=FOLDER] [FILE...]
+//
+// FILEs are the corpus; one that ends in .hex holds hexadecimal digits, and lines that begin with
+// #.
+// --input plays that input alone. A failing input is reduced, printed and can be given there.
+// --write only writes the corpus as libFuzzer reads it: bytes.
+#include <stdio.h>
+#include <stdlib.h>
+
+#include <fstream>
+#include <iterator>
+#include <string>
+#include <vector>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/escaping.h"
+#include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "absl/strings/strip.h"
+#include "tests/fuzz/driver.h"
+#include "tests/fuzz/target.h"
+
+namespace kvtier::fuzz {
+namespace {
+
+void Report(const Target& target, const std::string& input, const absl::Status& status) {
+  fprintf(stderr, "FAILED: %s\n", std::string(status.message()).c_str());
+  if (target.describe != nullptr) fprintf(stderr, "%s\n", target.describe(input).c_str());
+  fprintf(stderr, "--input=%s\n", absl::BytesToHexString(input).c_str());
+}
+
+}  // namespace
+}  // namespace kvtier::fuzz
+
+#ifdef KVTIER_LIBFUZZER
+
+extern "C" size_t LLVMFuzzerMutate(uint8_t* data, size_t size, size_t size_max);
+
+extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+  static const kvtier::fuzz::Target target = kvtier::fuzz::GetTarget();
+  static kvtier::fuzz::Played played;
+  static const int at_end = atexit([] {
+    fprintf(stderr, "operations=%lld errors=%lld\n", static_cast<long long>(played.operations),
+            static_cast<long long>(played.errors));
+  });
+  (void)at_end;
+  const std::string input(reinterpret_cast<const char*>(data), size);
+  const absl::Status status = target.play(input, &played);
+  if (status.ok()) return 0;
+  kvtier::fuzz::Report(target, kvtier::fuzz::Shrink(target, input), status);
+  abort();
+}
+
+extern "C" size_t LLVMFuzzerCustomMutator(uint8_t* data, size_t size, size_t size_max,
+                                          unsigned int seed) {
+  static const kvtier::fuzz::Target target = kvtier::fuzz::GetTarget();
+  // Bytes as they come reach what a mutator that knows the form never makes.
+  if (target.mutate == nullptr || seed % 8 == 0) return LLVMFuzzerMutate(data, size, size_max);
+  kvtier::fuzz::Random random(seed);
+  const std::string made =
+      target.mutate(absl::string_view(reinterpret_cast<const char*>(data), size), random);
+  if (made.size() > size_max) return size;
+  std::copy(made.begin(), made.end(), data);
+  return made.size();
+}
+
+#else
+
+namespace kvtier::fuzz {
+namespace {
+
+std::string ReadFile(const std::string& path) {
+  std::ifstream file(path, std::ios::binary);
+  if (!file) {
+    fprintf(stderr, "cannot read %s\n", path.c_str());
+    exit(2);
+  }
+  return {std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
+}
+
+std::string FromHex(absl::string_view text) {
+  std::string digits;
+  for (const absl::string_view line : absl::StrSplit(text, '\n')) {
+    if (absl::StartsWith(line, "#")) continue;
+    for (const char c : line) {
+      if (absl::ascii_isxdigit(static_cast<unsigned char>(c))) digits += c;
+    }
+  }
+  return absl::HexStringToBytes(digits);
+}
+
+std::string ReadInput(const Target& target, const std::string& path) {
+  const std::string content = ReadFile(path);
+  if (absl::EndsWith(path, ".hex")) return FromHex(content);
+  if (target.read == nullptr) return content;
+  const absl::StatusOr<std::string> input = target.read(content);
+  if (!input.ok()) {
+    fprintf(stderr, "%s: %s\n", path.c_str(), std::string(input.status().message()).c_str());
+    exit(2);
+  }
+  return *input;
+}
+
+int WriteCorpus(const std::vector<std::string>& corpus, const std::string& folder) {
+  for (size_t i = 0; i < corpus.size(); ++i) {
+    std::ofstream file(absl::StrCat(folder, "/corpus-", i), std::ios::binary);
+    file << corpus[i];
+    if (!file) return 2;
+  }
+  return 0;
+}
+
+int Main(const std::vector<std::string>& arguments) {
+  const Target target = GetTarget();
+  Budget budget;
+  std::vector<std::string> corpus;
+  std::string folder;
+  for (const std::string& argument : arguments) {
+    absl::string_view value = argument;
+    if (absl::ConsumePrefix(&value, "--operations=")) {
+      if (!absl::SimpleAtoi(value, &budget.operations)) return 2;
+    } else if (absl::ConsumePrefix(&value, "--seed=")) {
+      if (!absl::SimpleAtoi(value, &budget.seed)) return 2;
+    } else if (absl::ConsumePrefix(&value, "--input=")) {
+      corpus = {FromHex(value)};
+      budget.operations = 0;
+      break;
+    } else if (absl::ConsumePrefix(&value, "--write=")) {
+      folder = std::string(value);
+    } else {
+      corpus.push_back(ReadInput(target, argument));
+    }
+  }
+  if (!folder.empty()) return WriteCorpus(corpus, folder);
+  Played played;
+  Failure failure;
+  const bool fine = Drive(target, corpus, budget, &played, &failure);
+  printf("seed=%llu operations=%lld errors=%lld\n", static_cast<unsigned long long>(budget.seed),
+         static_cast<long long>(played.operations), static_cast<long long>(played.errors));
+  if (fine) return 0;
+  Report(target, failure.input, failure.status);
+  const std::string reduced = Shrink(target, failure.input);
+  fprintf(stderr, "reduced from %zu to %zu bytes:\n", failure.input.size(), reduced.size());
+  Played ignored;
+  Report(target, reduced, target.play(reduced, &ignored));
+  return 1;
+}
+
+}  // namespace
+}  // namespace kvtier::fuzz
+
+int main(int argc, char** argv) {
+  return kvtier::fuzz::Main(std::vector<std::string>(argv + 1, argv + argc));
+}
+
+#endif
