@@ -53,7 +53,7 @@ check() {
 }
 
 # unittests NAME SECONDS SKIPS_ALLOWED MODULE...
-unitpackage_tests() {
+unittests() {
   local name="$1" limit="$2" may_skip="$3"
   shift 3
   check "$name" "$limit" "$may_skip" env -C "$here/tests" PYTHONPATH="$packages" "$python" -m unittest \
