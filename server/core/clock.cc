@@ -4,6 +4,10 @@
 
 namespace kvtier {
 
+void Clock::WaitFor(CondVar* changed, Mutex* mutex, absl::Duration timeout) const {
+  changed->WaitFor(mutex, timeout);
+}
+
 absl::Time SystemClock::Now() const { return absl::Now(); }
 
 absl::Time ManualClock::Now() const {

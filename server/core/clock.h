@@ -10,6 +10,10 @@ class Clock {
  public:
   virtual ~Clock() = default;
   virtual absl::Time Now() const = 0;
+  // Waits for a notification of `changed` or until `timeout` has passed; may return early. `mutex`
+  // is held. A simulation lets something else happen instead, on the same thread.
+  virtual void WaitFor(CondVar* changed, Mutex* mutex, absl::Duration timeout) const
+      KVTIER_REQUIRES(mutex);
 };
 
 // The machine's clock.

@@ -151,6 +151,8 @@ absl::StatusOr<std::vector<RequestSnapshot>> Node::Requests(absl::string_view ca
   return impl_->Requests(cache);
 }
 
+bool Node::RunReaper() { return impl_->RunReaper(); }
+
 int64_t Node::DeviceBytesUsed(absl::string_view device_uuid) const {
   return impl_->DeviceBytesUsed(device_uuid);
 }

@@ -42,6 +42,8 @@ struct NodeOptions {
   int32_t operations_in_flight_max = kOperationsInFlightMax;  // per session and cache
   absl::Duration reattach_duration = absl::Minutes(5);        // see AdoptCaches
   absl::Duration retain_duration_max = absl::Hours(1);        // what AttachOptions may ask for
+  // 0: what closed sessions leave comes back only by RunReaper and in waits, for a simulation.
+  int32_t reaper_threads = 3;
 };
 
 struct NodeLimits {
@@ -151,6 +153,8 @@ class Node {
   absl::StatusOr<NodeSnapshot> Snapshot(absl::string_view cache) const;
   std::vector<SessionSnapshot> Sessions() const;
   absl::StatusOr<std::vector<RequestSnapshot>> Requests(absl::string_view cache) const;
+  // One job of what closed sessions leave, on the calling thread. False: there is none.
+  bool RunReaper();
   // Hot-buffer, state and step bytes held on a device.
   int64_t DeviceBytesUsed(absl::string_view device_uuid) const;
 

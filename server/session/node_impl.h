@@ -33,7 +33,6 @@ class Node::Impl {
   absl::Time start_time() const { return start_time_; }
   void SetLimits(int32_t sessions_max, int32_t caches_max);
   NodeLimits limits() const;
-
   std::vector<std::string> AdoptCaches();
   std::vector<std::string> EndExpiredCaches();
   bool earlier_workers() const { return earlier_workers_.load(std::memory_order_relaxed); }
@@ -74,6 +73,7 @@ class Node::Impl {
   absl::StatusOr<NodeSnapshot> Snapshot(absl::string_view cache) const;
   std::vector<SessionSnapshot> Sessions() const;
   absl::StatusOr<std::vector<RequestSnapshot>> Requests(absl::string_view cache) const;
+  bool RunReaper() { return reaper_.RunOne(); }
   int64_t DeviceBytesUsed(absl::string_view device_uuid) const;
 
   // Errors: SESSION_UNKNOWN, BOOT_ID_STALE, CACHE_UNKNOWN.

@@ -27,7 +27,8 @@ Node::Impl::Impl(NodeOptions options, const Clock* clock, DeviceBackend* backend
       pool_(pool),
       boot_id_(RandomHex(kBootIdBytes)),
       start_time_(clock->Now()),
-      limits_{options_.sessions_max, options_.caches_max} {}
+      limits_{options_.sessions_max, options_.caches_max},
+      reaper_(options_.reaper_threads) {}
 
 Node::Impl::~Impl() {
   // Cannot fail: it waits for as long as it takes.

@@ -22,11 +22,13 @@ Reaper::~Reaper() {
     changed_.NotifyAll();
   }
   for (Thread& thread : threads) thread.Join();
+  while (RunOne()) {
+  }
 }
 
 absl::Status Reaper::Start() {
   MutexLock lock(&mutex_);
-  while (threads_.size() < kThreads) {
+  while (threads_.size() < static_cast<size_t>(thread_count_)) {
     KVTIER_ASSIGN_OR_RETURN(Thread thread, Thread::Start("kvtier-reaper", [this] { Run(); }));
     threads_.push_back(std::move(thread));
   }
@@ -45,6 +47,16 @@ void Reaper::PostRetry(std::function<void()> job) {
   changed_.NotifyOne();
 }
 
+bool Reaper::RunOne() {
+  std::function<void()> job;
+  {
+    MutexLock lock(&mutex_);
+    job = Take(jobs_.empty() ? retries_ : jobs_);
+  }
+  if (job) job();
+  return job != nullptr;
+}
+
 void Reaper::Run() {
   while (const std::function<void()> job = Next()) job();
 }
@@ -52,23 +64,24 @@ void Reaper::Run() {
 std::function<void()> Reaper::Next() {
   MutexLock lock(&mutex_);
   while (true) {
-    if (!jobs_.empty()) {
-      std::function<void()> job = std::move(jobs_.front());
-      jobs_.pop_front();
-      return job;
-    }
+    if (!jobs_.empty()) return Take(jobs_);
     if (!retries_.empty()) {
       // The pause, cut short by a new job. Real time on purpose: nothing a caller sees hangs on
       // its length, and a test's clock may stand still.
       if (changed_.WaitFor(&mutex_, kRetryInterval) && !jobs_.empty()) continue;
       if (retries_.empty()) continue;
-      std::function<void()> job = std::move(retries_.front());
-      retries_.pop_front();
-      return job;
+      return Take(retries_);
     }
     if (stopping_) return nullptr;
     changed_.Wait(&mutex_);
   }
+}
+
+std::function<void()> Reaper::Take(std::deque<std::function<void()>>& jobs) {
+  if (jobs.empty()) return nullptr;
+  std::function<void()> job = std::move(jobs.front());
+  jobs.pop_front();
+  return job;
 }
 
 }  // namespace kvtier

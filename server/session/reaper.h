@@ -21,7 +21,8 @@ class Reaper {
  public:
   static constexpr int kThreads = 3;
 
-  Reaper() = default;
+  // `threads` 0: jobs run when somebody calls RunOne, for a simulation.
+  explicit Reaper(int threads = kThreads) : thread_count_(threads) {}
   // Runs what was posted, retries included, then joins.
   ~Reaper();
 
@@ -31,12 +32,17 @@ class Reaper {
   void Post(std::function<void()> job);
   // Runs `job` after a pause: for what a device refused.
   void PostRetry(std::function<void()> job);
+  // Runs the oldest job, or else the oldest retry, on the calling thread. False: there is none.
+  bool RunOne();
 
  private:
   void Run();
   // The next job, or none when it is time to end.
   std::function<void()> Next();
+  // Takes the oldest job of `jobs`, or none.
+  static std::function<void()> Take(std::deque<std::function<void()>>& jobs);
 
+  const int thread_count_;
   Mutex mutex_;  // rank: a leaf
   CondVar changed_;
   std::deque<std::function<void()>> jobs_ KVTIER_GUARDED_BY(mutex_);

@@ -15,7 +15,7 @@ constexpr absl::Duration kLookInterval = absl::Milliseconds(20);
 bool WaitForChange(CondVar* changed, Mutex* mutex, const Clock& clock, absl::Time deadline) {
   const absl::Duration left = deadline - clock.Now();
   if (left <= absl::ZeroDuration()) return false;
-  changed->WaitFor(mutex, std::min(left, kLookInterval));
+  clock.WaitFor(changed, mutex, std::min(left, kLookInterval));
   return true;
 }
 
