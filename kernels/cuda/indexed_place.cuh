@@ -63,7 +63,10 @@ KVTIER_RESOLVER __device__ inline void KVTIER_RESOLVER_OF::Place() {
   }
   Reorder();
   DropNewest();
-  if (misses_ > 0) PlaceMisses();
+  if (misses_ > 0) {
+    PlaceMisses();
+    __syncthreads();  // what it has counted, and the image of the owners
+  }
   if (blocks_ < kBlocksMany) KeepIndex();
   if (Thread() != 0) return;
   if (p_.valid_counts != nullptr) p_.valid_counts[row_] = top_k() - (words()[kTally] & 0xffff);
@@ -81,8 +84,8 @@ KVTIER_RESOLVER __device__ inline void KVTIER_RESOLVER_OF::KeepIndex() {
     for (int32_t m = Thread(); m < misses_; m += threads()) {
       Shared<int32_t>(t_.owner)[Shared<uint16_t>(t_.victim)[m]] = source(m);
     }
+    __syncthreads();
   }
-  __syncthreads();
   bool complete = true;
 #pragma unroll 1
   for (int32_t m = Thread(); m < misses_; m += threads()) {
