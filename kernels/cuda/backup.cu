@@ -162,7 +162,7 @@ __device__ void FinishRow(const BackupArgs& a, const RowTask& task, int32_t note
       a.starts_rows || !is_written ? noted_generation : ~LoadRelaxed(backed_generation + task.slot);
   // Between the bytes, which the barrier has put before this, and their mark.
   __threadfence_system();
-  if (is_written && generation >= 0) StoreRelaxed(backed_generation + task.slot, generation);
+  if (is_written) StoreRelaxed(backed_generation + task.slot, generation);
   CheckNote(a, task, generation);
 }
 

@@ -31,7 +31,7 @@ KVTIER_RESOLVER __device__ inline void KVTIER_RESOLVER_OF::WaitForOthers() {
 }
 
 // What one block finds not to be backed is copied by none, and the other way round: a row may be
-// backed up between the looks of two. The first block looks, the others take over its slots.
+// backed up between the looks of two. The first block looks, the others leave out what it left out.
 KVTIER_RESOLVER __device__ inline void KVTIER_RESOLVER_OF::AgreeOnSources() {
   if (blocks_ == 1) {
     FindSources();
@@ -45,7 +45,10 @@ KVTIER_RESOLVER __device__ inline void KVTIER_RESOLVER_OF::AgreeOnSources() {
     AcquireFromSystem();
     int32_t* const slot = Shared<int32_t>(t_.slot);
 #pragma unroll 1
-    for (int32_t q = Thread(); q < missing_; q += threads()) slot[q] = LoadFromFirstBlock(slot + q);
+    for (int32_t q = Thread(); q < missing_; q += threads()) {
+      // Inputs that change during the step may have shown it something else.
+      if (LoadFromFirstBlock(slot + q) != slot[q]) slot[q] = kNone;
+    }
   }
   // The first block stays until all have.
   ArriveAtCluster();

@@ -71,14 +71,20 @@ __device__ inline void KVTIER_RESOLVER_OF::ForEachMove(const Function& function)
 
 KVTIER_RESOLVER __device__ inline void KVTIER_RESOLVER_OF::ListVictims() {
   auto* const victim = Shared<uint16_t>(t_.victim);
-  ForEachMove([victim](uint32_t hot_slot, const Move& move) {
-    if (move.draw >= 0) victim[move.draw] = static_cast<uint16_t>(hot_slot);
+  // Scores are counted by hot slot and drawn by entry: an order that names one twice might draw
+  // more.
+  const auto end = static_cast<uint32_t>(misses_);
+  ForEachMove([victim, end](uint32_t hot_slot, const Move& move) {
+    const bool is_drawn = kAged ? static_cast<uint32_t>(move.draw) < end : move.draw >= 0;
+    if (is_drawn) victim[move.draw] = static_cast<uint16_t>(hot_slot);
   });
 }
 
 KVTIER_RESOLVER __device__ inline void KVTIER_RESOLVER_OF::Reorder() {
   int16_t* const lru = p_.state.lru + int64_t{region_} * hot_size();
-  ForEachMove([lru](uint32_t hot_slot, const Move& move) {
+  const auto end = static_cast<uint32_t>(hot_size());
+  ForEachMove([lru, end](uint32_t hot_slot, const Move& move) {
+    if (kAged && static_cast<uint32_t>(move.to) >= end) return;
     StoreRelaxed(lru + move.to, static_cast<int16_t>(hot_slot));
   });
 }

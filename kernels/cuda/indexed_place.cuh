@@ -8,14 +8,15 @@ namespace kvtier::cuda {
 
 // The newest row is being rewritten, so a copy of what was there before is stale.
 KVTIER_RESOLVER __device__ inline void KVTIER_RESOLVER_OF::DropNewest() {
-  if (newest_ < 0) return;
+  if (p_.newest_slot == nullptr) return;
   if constexpr (kAged) {
-    if (kept_ == newest_ && Thread() == 0) cuda::DropKept(p_.state.kept + region_, 1, newest_);
+    if (newest_ >= 0 && kept_ == newest_ && Thread() == 0)
+      cuda::DropKept(p_.state.kept + region_, 1, newest_);
   }
   auto* const owner = Shared<int32_t>(t_.owner);
 #pragma unroll 1
   for (int32_t h = Thread(); h < hot_size(); h += threads()) {
-    if (owner[h] != newest_) continue;
+    if (newest_ < 0 || owner[h] != newest_) continue;
     owner[h] = kNone;
     StoreRelaxed(p_.state.owner + int64_t{region_} * hot_size() + h, kNone);
   }
@@ -31,7 +32,7 @@ KVTIER_RESOLVER __device__ inline void KVTIER_RESOLVER_OF::PlaceMisses() {
     const int32_t m = start + Thread();
     bool evicts = false;
     if (m < misses_) {
-      const int32_t hot_slot = Shared<uint16_t>(t_.victim)[m], slot = source(m);
+      const int32_t hot_slot = VictimOf(m), slot = source(m);
       Shared<int32_t>(t_.owner)[hot_slot] = slot;
       evicts = atomicExch(owner + hot_slot, slot) >= 0;
       if constexpr (kAged) {
@@ -82,7 +83,7 @@ KVTIER_RESOLVER __device__ inline void KVTIER_RESOLVER_OF::KeepIndex() {
   if (!writes_) {
 #pragma unroll 1
     for (int32_t m = Thread(); m < misses_; m += threads()) {
-      Shared<int32_t>(t_.owner)[Shared<uint16_t>(t_.victim)[m]] = source(m);
+      Shared<int32_t>(t_.owner)[VictimOf(m)] = source(m);
     }
     __syncthreads();
   }
@@ -91,7 +92,7 @@ KVTIER_RESOLVER __device__ inline void KVTIER_RESOLVER_OF::KeepIndex() {
   for (int32_t m = Thread(); m < misses_; m += threads()) {
     const int32_t from = source(m);
     if (from < 0) continue;
-    complete &= index().Insert(Shared<uint16_t>(t_.victim)[m], from, builds_ ? nullptr : copy);
+    complete &= index().Insert(VictimOf(m), from, builds_ ? nullptr : copy);
   }
   complete = __syncthreads_and(complete) != 0;
   if (builds_) {

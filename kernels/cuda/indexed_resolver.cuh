@@ -101,7 +101,7 @@ class IndexedResolver {
   __device__ int32_t KeptOr(int32_t slot) const {
     return kAged && slot == kept_ ? FromHotRow(base_ + hot_size() + 1) : slot;
   }
-  __device__ int32_t hot_row(int32_t m) const { return base_ + Shared<uint16_t>(t_.victim)[m]; }
+  __device__ int32_t hot_row(int32_t m) const { return base_ + VictimOf(m); }
   // Puts the misses into the order of their host rows, roughly: address(i) is the miss that is
   // i-th. All threads, once everything is placed: other tables make room.
   __device__ void SortByAddress();
@@ -156,6 +156,11 @@ class IndexedResolver {
                        t_.buckets);
   }
   __device__ int32_t* words() const { return Shared<int32_t>(t_.words); }
+  // The hot slot of miss m. (An order that names one twice may leave a victim out under kAged.)
+  __device__ int32_t VictimOf(int32_t m) const {
+    const int32_t victim = Shared<uint16_t>(t_.victim)[m];
+    return kAged ? min(victim, hot_size() - 1) : victim;
+  }
   // The missing position that miss m stands for, and the miss that missing position q asks for.
   __device__ int32_t OriginOf(int32_t m) const {
     return repeats_ ? Shared<uint16_t>(t_.origin)[m] : m;

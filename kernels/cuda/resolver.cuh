@@ -106,7 +106,10 @@ class Resolver {
     return {rank, int64_t{t_.rows[rank]} * top_k_ + column, column < top_k_};
   }
   static __device__ int32_t PendingOf(int32_t entry) { return -2 - entry; }
-  static __device__ int32_t EntryOf(int32_t pending) { return -2 - pending; }
+  // Of the table, whatever has become of the output meanwhile: workers may write there.
+  __device__ int32_t EntryOf(int32_t pending) const {
+    return static_cast<int32_t>(0u - 2 - static_cast<uint32_t>(pending)) & (table_.entries() - 1);
+  }
 
   __device__ bool IsBad(int32_t index) const {
     return has_bad_ && (t_.bad[index / kWarpThreads] >> (index % kWarpThreads) & 1) != 0;

@@ -20,18 +20,20 @@ __device__ inline void Resolver::Reorder() {
     const int16_t entry = t_.order[i];
     int32_t to = evictable_count + older_hits;
     if ((hits >> Lane() & 1) == 0) {
-      if (draw.is_drawn) {
+      if (draw.is_drawn && draw.before < drawn) {
         t_.evictable[draw.before] = IsBad(i) ? kUnusable : static_cast<uint16_t>(entry);
       }
       to = draw.is_drawn ? evictable_count - drawn + draw.before : rank - draw.before;
     }
-    StoreRelaxed(lru_ + to, entry);
+    // Scores that change during the step might lead anywhere.
+    if (static_cast<uint32_t>(to) < static_cast<uint32_t>(hot_size_))
+      StoreRelaxed(lru_ + to, entry);
   }
 }
 
 // Where the bytes of `slot` come from: itself, or kNone for zeros, for the reason in *refusal.
 __device__ inline int32_t Resolver::SourceOf(int32_t slot, Counter* refusal) const {
-  if (slot >= p_.shape.slot_count) {
+  if (slot < 0 || slot >= p_.shape.slot_count) {
     *refusal = Counter::kUnsourced;
     return kNone;
   }
@@ -71,7 +73,7 @@ __device__ inline void Resolver::PlaceMisses() {
       const int32_t miss = t_.misses_before[w] + __popc(misses & LanesBelow());
       if (miss < evictable_count) {
         const uint16_t drawn = t_.evictable[miss];
-        drew_bad = drawn == kUnusable;
+        drew_bad = drawn >= hot_size_;  // kUnusable is
         if (!drew_bad) {
           hot_slot = drawn;
           source = SourceOf(table_.slot_of(entry), &refusal);
@@ -109,7 +111,7 @@ __device__ inline void Resolver::RepeatMisses() {
     int32_t answer = kNone;
     if (pending < kNone) {
       const int32_t place = t_.place[EntryOf(pending)];
-      if (place != kUnclaimed) answer = base_ - 1 - place;
+      if (place < 0 && -1 - place < hot_size_) answer = base_ - 1 - place;
       p_.hot_indices[position.at] = answer;
     }
     const int32_t answers = __popc(__ballot_sync(kAllLanes, answer >= 0));
