@@ -42,6 +42,11 @@ std::string FolderOf(const std::string& path) {
 }  // namespace
 
 std::vector<Finding> CheckDaemon(const Patient& patient) {
+  if (!patient.info.has_value() && absl::IsDeadlineExceeded(patient.reached)) {
+    return {{Level::kBad, "daemon", std::string(patient.reached.message()),
+             "something listens there, but does not answer in time: is the process stopped, or "
+             "does it hang? (--timeout allows more)"}};
+  }
   if (!patient.info.has_value()) {
     return {{Level::kBad, "daemon", std::string(patient.reached.message()),
              "start it, or name its socket with --socket; its log says why it ended, if it did"}};
@@ -57,9 +62,11 @@ std::vector<Finding> CheckDaemon(const Patient& patient) {
                       Bytes(info.pool().total_bytes())),
          ""});
   } else if (patient.readiness != "SERVING") {
+    const std::string& why = patient.info->not_ready_reason();
     findings.push_back({Level::kBad, "daemon",
-                        absl::StrCat("it is ", patient.readiness, ": nothing new is admitted"),
-                        "it drains, its device is lost, or its pool failed: see its log"});
+                        absl::StrCat("it is ", patient.readiness, ": nothing new is admitted",
+                                     why.empty() ? "" : ": ", why),
+                        "a drain is taken back by a restart; for the rest see its log"});
   }
   return findings;
 }

@@ -71,13 +71,18 @@ TEST_F(Doctor, NobodyAnswers) {
   patient_.reached = absl::UnavailableError("/run/x.sock does not exist");
   EXPECT_THAT(CheckDaemon(patient_), Contains(Says(Level::kBad, "does not exist", "start it")));
   EXPECT_TRUE(IsAnyBad(Examine(patient_)));
+  patient_.reached = absl::DeadlineExceededError("Deadline Exceeded");
+  EXPECT_THAT(CheckDaemon(patient_), Contains(Says(Level::kBad, "Exceeded", "does it hang")));
 }
 
 TEST_F(Doctor, ADaemonThatIsNotReady) {
   Serve(kGiB);
   EXPECT_THAT(CheckDaemon(patient_), Each(Says(Level::kGood, "")));
   patient_.readiness = "NOT_SERVING";
-  EXPECT_THAT(CheckDaemon(patient_), Contains(Says(Level::kBad, "NOT_SERVING", "drains")));
+  patient_.info->set_not_ready_reason("draining");
+  EXPECT_THAT(
+      CheckDaemon(patient_),
+      Contains(Says(Level::kBad, "NOT_SERVING: nothing new is admitted: draining", "drain")));
   patient_.info->mutable_pool()->set_state(v1::POOL_STATE_PINNING);
   EXPECT_THAT(CheckDaemon(patient_), Contains(Says(Level::kNote, "being pinned")));
 }

@@ -29,7 +29,7 @@ absl::Status SessionClosed(absl::string_view session_id) {
 
 absl::Status CacheUnknown(absl::string_view cache) {
   return MakeError(absl::StatusCode::kNotFound, "CACHE_UNKNOWN",
-                   absl::StrCat("not attached to a cache '", cache, "'"),
+                   absl::StrCat("no cache '", cache, "', or the session is not attached to it"),
                    {{"cache", std::string(cache)}});
 }
 
