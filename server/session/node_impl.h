@@ -133,8 +133,8 @@ class Node::Impl {
             std::function<void(absl::Status)> done);
   void KeepReleasing(const std::shared_ptr<Progress>& progress,
                      const std::shared_ptr<std::atomic<bool>>& drained);
-  void FinishReap(const std::shared_ptr<Attachment>& attachment,
-                  const std::shared_ptr<CacheSlot>& slot);
+  void FinishReap(Attachment* attachment, const std::shared_ptr<CacheSlot>& slot);
+  void CountReaped(const std::shared_ptr<CacheSlot>& slot);
   void EndCacheIfDone(const std::shared_ptr<CacheSlot>& slot);
   // Waits, a second at most, until something that is being reaped has come back. False: it has not.
   bool WaitForReaped(absl::Time deadline);

@@ -92,17 +92,7 @@ void Node::Impl::DropLocked(const std::shared_ptr<CacheSlot>& slot) {
   EndLocked(slot);
   ++slot->reaping;
   ++reaping_;
-  reaper_.Post([this, slot] {
-    {
-      MutexLock lock(&mutex_);
-      --slot->reaping;
-    }
-    EndCacheIfDone(slot);
-    MutexLock lock(&mutex_);
-    --reaping_;
-    ++reaped_;
-    changed_.NotifyAll();
-  });
+  reaper_.Post([this, slot] { CountReaped(slot); });
 }
 
 bool Node::Impl::DropOneLocked() {

@@ -194,7 +194,7 @@ void Node::Impl::Reap(std::shared_ptr<Attachment> attachment, std::shared_ptr<Ca
   const auto drained = std::make_shared<std::atomic<bool>>(false);
   if (progress != nullptr && progress->expects()) KeepReleasing(progress, drained);
   auto finish = [this, attachment, slot = std::move(slot), done = std::move(done)] {
-    FinishReap(attachment, slot);
+    FinishReap(attachment.get(), slot);
     if (done) done(absl::OkStatus());
   };
   reaper_.Post([this, attachment, drained, finish = std::move(finish)] {
@@ -213,8 +213,7 @@ void Node::Impl::KeepReleasing(const std::shared_ptr<Progress>& progress,
   });
 }
 
-void Node::Impl::FinishReap(const std::shared_ptr<Attachment>& attachment,
-                            const std::shared_ptr<CacheSlot>& slot) {
+void Node::Impl::FinishReap(Attachment* attachment, const std::shared_ptr<CacheSlot>& slot) {
   attachment->EndStream();
   bool keep = false;
   {
@@ -222,8 +221,12 @@ void Node::Impl::FinishReap(const std::shared_ptr<Attachment>& attachment,
     keep = !slot->ended && slot->retention.duration > absl::ZeroDuration();
   }
   slot->cache->RemoveHolders(attachment->requests().Holders(), keep);
-  slot->cache->Leave(attachment.get());
+  slot->cache->Leave(attachment);
   attachment->ReleaseDevice();
+  CountReaped(slot);
+}
+
+void Node::Impl::CountReaped(const std::shared_ptr<CacheSlot>& slot) {
   {
     MutexLock lock(&mutex_);
     --slot->reaping;
