@@ -42,7 +42,7 @@ async def open_session(socket_path: str, *, client_name: str = "", call_timeout:
     return session
 
 
-class AsyncSession:
+class AsyncSession(verbs.SessionBase):
     """Made by open_session; an asynchronous context manager that closes."""
 
     def __init__(self, connection: Connection) -> None:
@@ -85,35 +85,6 @@ class AsyncSession:
 
     async def __aexit__(self, *_: Any) -> None:
         await self.close()
-
-    @property
-    def id(self) -> str:
-        """Names the session; begins with boot_id."""
-        return self.connection.opened.session_id
-
-    @property
-    def boot_id(self) -> str:
-        """Another one with every start of the daemon."""
-        return self.connection.opened.boot_id
-
-    @property
-    def daemon_version(self) -> str:
-        """Like "0.1.0"."""
-        return self.connection.opened.daemon_version
-
-    @property
-    def devices(self) -> Tuple[Device, ...]:
-        """What a cache can be attached on."""
-        return self.connection.devices
-
-    @property
-    def state(self) -> SessionState:
-        """What has become of it."""
-        return self.connection.state
-
-    def check(self) -> None:
-        """As Session.check."""
-        self.connection.check_call()
 
     async def call(self, name: str, fields: dict, timeout: Optional[float] = None) -> Any:
         """As Session.call."""

@@ -18,7 +18,7 @@ from typing import Any, Callable, Dict, List, Optional, Tuple
 import grpc
 
 from kvtier import layout as layouts
-from kvtier import messages, segments
+from kvtier import messages, segments, verbs
 from kvtier.cache import Cache
 from kvtier.connection import API_VERSION, LOG, Connection
 from kvtier.errors import KvtierError, argument_error, make_error, malformed_answer
@@ -50,7 +50,7 @@ def open_session(socket_path: str, *, client_name: str = "", call_timeout: float
                    wait_for_daemon)
 
 
-class Session:
+class Session(verbs.SessionBase):
     """Made by open_session; a context manager that closes. Thread-safe."""
 
     def __init__(self, connection: Connection, wait_for_daemon: bool) -> None:
@@ -90,37 +90,7 @@ class Session:
     def __exit__(self, *_: Any) -> None:
         self.close()
 
-    # ---- What it is.
-
-    @property
-    def id(self) -> str:
-        """Names the session; begins with boot_id."""
-        return self.connection.opened.session_id
-
-    @property
-    def boot_id(self) -> str:
-        """Another one with every start of the daemon."""
-        return self.connection.opened.boot_id
-
-    @property
-    def daemon_version(self) -> str:
-        """Like "0.1.0"."""
-        return self.connection.opened.daemon_version
-
-    @property
-    def devices(self) -> Tuple[Device, ...]:
-        """What a cache can be attached on."""
-        return self.connection.devices
-
-    @property
-    def state(self) -> SessionState:
-        """What has become of it."""
-        return self.connection.state
-
-    def check(self) -> None:
-        """Raises unless calls can be made: UnavailableError (lost), NotFoundError (revoked),
-        FailedPreconditionError (closed, or another process after fork())."""
-        self.connection.check_call()
+    # ---- Its end.
 
     def wait_until_ended(self, timeout: Optional[float] = None) -> bool:
         """Waits until the session has ended, at most `timeout` seconds. Has it?"""

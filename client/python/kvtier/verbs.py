@@ -15,6 +15,7 @@ from kvtier.connection import Connection
 from kvtier.errors import KvtierError, NotFoundError, malformed_answer
 from kvtier.plane import Arrays, LocalPlane
 from kvtier.results import AssignedBlocks, Device, KeptBlock, Ticket
+from kvtier.state import SessionState
 from kvtier.tensors import stream_handle
 
 LOG = logging.getLogger("kvtier")
@@ -24,6 +25,42 @@ KEPT_BLOCKS_PAGE = 1000
 # The device of a daemon that was killed stops within this time.
 _RELEASES = 10
 _RELEASE_INTERVAL_SECONDS = 0.02
+
+
+class SessionBase:
+    """What a session is, as Session and AsyncSession say it."""
+
+    connection: Connection
+
+    @property
+    def id(self) -> str:
+        """Names the session; begins with boot_id."""
+        return self.connection.opened.session_id
+
+    @property
+    def boot_id(self) -> str:
+        """Another one with every start of the daemon."""
+        return self.connection.opened.boot_id
+
+    @property
+    def daemon_version(self) -> str:
+        """Like "0.1.0"."""
+        return self.connection.opened.daemon_version
+
+    @property
+    def devices(self) -> Tuple[Device, ...]:
+        """What a cache can be attached on."""
+        return self.connection.devices
+
+    @property
+    def state(self) -> SessionState:
+        """What has become of it."""
+        return self.connection.state
+
+    def check(self) -> None:
+        """Raises unless calls can be made: UnavailableError (lost), NotFoundError (revoked),
+        FailedPreconditionError (closed, or another process after fork())."""
+        self.connection.check_call()
 
 
 class CacheBase(LocalPlane):
