@@ -46,6 +46,29 @@ KVTIER_HD constexpr uint8_t HitScore(uint8_t score) {
   return static_cast<uint8_t>((kScorePriority + kScorePriorityPerHit * hits) * kScoreHits + hits);
 }
 
+// The same for the scores in all bytes of an unsigned word.
+template <typename Word>
+inline constexpr Word kEachByte = static_cast<Word>(~Word{0}) / 0xff;  // times b: b in each
+
+template <typename Word>
+KVTIER_HD constexpr Word AgedScores(Word scores) {
+  static_assert(kScorePriorityPerStep == 1 && kScoreHits == 8);
+  constexpr Word kEach = kEachByte<Word>;
+  // A priority of 1 or more carries into the highest bit of its byte, and into no other byte.
+  const Word priorities = scores >> 3 & 0x1f * kEach;
+  const Word positive = (priorities + 0x7f * kEach) & 0x80 * kEach;
+  return scores - (positive >> 4);
+}
+
+template <typename Word>
+KVTIER_HD constexpr Word HitScores(Word scores) {
+  constexpr Word kEach = kEachByte<Word>;
+  const Word more = (scores & kScoreHitsMax * kEach) + kEach;
+  const Word hits = more - (more >> 3 & kEach);
+  constexpr Word kOfHit = kScorePriorityPerHit * kScoreHits + 1;
+  return kScorePriority * kScoreHits * kEach + kOfHit * hits;
+}
+
 static_assert(kScoreHits == kScoreHitsMax + 1);
 static_assert((kScorePriority + kScorePriorityPerHit * kScoreHitsMax + 1) * kScoreHits <= 256);
 static_assert(HitScore(kScoreHitsMax) < kUnusableScore);

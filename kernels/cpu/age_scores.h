@@ -10,16 +10,11 @@ namespace kvtier::cpu {
 
 // AgedScore() of all of them, eight at a time.
 inline void AgeAll(uint8_t* scores, int32_t count) {
-  static_assert(kScorePriorityPerStep == 1 && kScoreHits == 8);
-  constexpr uint64_t kBytes = 0x0101010101010101u;  // times b: b in each byte
   int32_t h = 0;
   for (; h + 8 <= count; h += 8) {
     uint64_t eight = 0;
     std::memcpy(&eight, scores + h, sizeof(eight));
-    // A priority of 1 or more carries into the highest bit of its byte, and into no other byte.
-    const uint64_t priorities = eight >> 3 & 0x1f * kBytes;
-    const uint64_t positive = (priorities + 0x7f * kBytes) & 0x80 * kBytes;
-    eight -= positive >> 4;
+    eight = AgedScores(eight);
     std::memcpy(scores + h, &eight, sizeof(eight));
   }
   for (; h < count; ++h) scores[h] = AgedScore(scores[h]);

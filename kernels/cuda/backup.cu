@@ -47,10 +47,15 @@ struct BackupLayers {
   BackupLayer layers[kLayersMax];
 };
 
+// What a row's block had before the row was copied.
+struct Noted {
+  int32_t slot, generation;
+};
+
 // In shared memory.
 struct BlockState {
-  RowTask tasks[kRowsPerBlockMax];        // of the block's rows
-  int32_t generations[kRowsPerBlockMax];  // of their blocks, before their copies began
+  RowTask tasks[kRowsPerBlockMax];  // of the block's rows
+  Noted noted[kRowsPerBlockMax];
   int32_t counts[kCounterCount];
 };
 
@@ -61,7 +66,7 @@ __device__ void FindTasks(const BackupArgs& a, int32_t first, BlockState* block)
   const int32_t end = min(RealRowCount(a.num_real_rows, a.num_rows), a.first_row + kRowsPerLaunch);
   const bool notes_one = Warp() == WarpCount() - 1 && a.tracking.block_generation != nullptr &&
                          Lane() < a.rows_per_block && first + Lane() < end;
-  const int32_t slot = notes_one ? a.slots[first + Lane()] : kNone;
+  const int32_t slot = notes_one ? LoadRelaxed(a.slots + first + Lane()) : kNone;
   int32_t generation = 0;
   if (slot >= 0 && slot < a.shape.slot_count) {
     generation = LoadRelaxed(a.tracking.block_generation + slot / a.shape.block_size);
@@ -74,7 +79,7 @@ __device__ void FindTasks(const BackupArgs& a, int32_t first, BlockState* block)
       if (Lane() == 0) block->tasks[i] = task;
     }
   }
-  if (notes_one) block->generations[Lane()] = generation;
+  if (notes_one) block->noted[Lane()] = {slot, generation};
 }
 
 // Phase 3 for one row: thread `first` of `threads`.
@@ -115,6 +120,12 @@ __device__ inline void CopyBackedRow(const RowTask& task, const BackupLayer& lay
   }
 }
 
+// Where it is noted what the row's kept row, which it has, holds.
+__device__ inline int32_t* NoteOf(const BackupArgs& a, const RowTask& task) {
+  return a.kept + int64_t{task.region} * a.shape.rows_per_request + task.kept -
+         KeptRow(a.shape, task.region, 0);
+}
+
 // What the kept rows of the row's region hold from now on. Rows do this side by side: each writes
 // the note of its own kept row, and of those for one slot only the last one drops others, which
 // hold the slot since earlier backups.
@@ -136,19 +147,21 @@ __device__ void CheckNote(const BackupArgs& a, const RowTask& task, int32_t gene
   if (!task.is_noted) return;
   const int32_t block = task.slot / a.shape.block_size;
   if (LoadRelaxed(a.tracking.block_generation + block) == generation) return;
-  const int32_t rank = task.kept - KeptRow(a.shape, task.region, 0);
-  int32_t* const notes = a.kept + int64_t{task.region} * a.shape.rows_per_request;
-  atomicCAS(notes + rank, task.slot, kNone);
+  atomicCAS(NoteOf(a, task), task.slot, kNone);
 }
 
 // Phase 4 for one row, by one thread, behind a barrier that follows the row's bytes.
-__device__ void FinishRow(const BackupArgs& a, const RowTask& task, int32_t noted_generation) {
+__device__ void FinishRow(const BackupArgs& a, const RowTask& task, const Noted& noted) {
   int32_t* const backed_generation = a.tracking.backed_generation;
   const bool is_written = task.source >= 0;  // by this row
-  if (!a.finishes_rows) {
-    if (is_written && a.starts_rows && backed_generation != nullptr) {
-      StoreRelaxed(backed_generation + task.slot, ~noted_generation);
+  // Slots that a worker changes meanwhile may have shown another one: its row stays unbacked.
+  const bool is_same = backed_generation == nullptr || noted.slot == task.slot;
+  if (!a.finishes_rows || !is_same) {
+    if (is_same && is_written && a.starts_rows && backed_generation != nullptr) {
+      StoreRelaxed(backed_generation + task.slot, ~noted.generation);
     }
+    // Some of its layers hold the new row by now, and further launches may fail.
+    if (task.kept >= 0) StoreRelaxed(NoteOf(a, task), kNone);
     return;
   }
   NoteKept(a, task);
@@ -159,7 +172,7 @@ __device__ void FinishRow(const BackupArgs& a, const RowTask& task, int32_t note
   }
   if (backed_generation == nullptr) return;
   const int32_t generation =
-      a.starts_rows || !is_written ? noted_generation : ~LoadRelaxed(backed_generation + task.slot);
+      a.starts_rows || !is_written ? noted.generation : ~LoadRelaxed(backed_generation + task.slot);
   // Between the bytes, which the barrier has put before this, and their mark.
   __threadfence_system();
   if (is_written) StoreRelaxed(backed_generation + task.slot, generation);
@@ -192,7 +205,7 @@ __global__ void __launch_bounds__(kBlockThreadsMax)
   }
   __syncthreads();
   if (Thread() < a.rows_per_block) {
-    FinishRow(a, block->tasks[Thread()], block->generations[Thread()]);
+    FinishRow(a, block->tasks[Thread()], block->noted[Thread()]);
   }
   if (a.finishes_rows && Warp() == WarpCount() - 1) AddCounts(a, block->counts);
 }

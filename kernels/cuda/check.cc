@@ -93,7 +93,8 @@ cudaError_t CheckReplayPlan(const ReplayPlanParams& p, const LaunchOptions& opti
 }
 
 cudaError_t CheckBackup(const BackupParams& p) {
-  if (!IsValid(p.shape, p.state) || p.num_rows < 0 || !AreValid(p.layers, p.layer_count)) {
+  if (!IsValid(p.shape, p.state) || p.num_rows < 0 || p.num_rows > kBackupRowsMax ||
+      !AreValid(p.layers, p.layer_count)) {
     return cudaErrorInvalidValue;
   }
   if (p.num_rows == 0) return cudaSuccess;

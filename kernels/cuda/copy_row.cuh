@@ -100,6 +100,19 @@ class RowInFlight {
   uint4 vectors_[kVectors];
 };
 
+// The same by way of shared memory: starts to copy `count` vectors there. All lanes.
+__device__ inline void StageRow(uint8_t* stage, const uint8_t* from, int32_t count) {
+  for (int32_t i = Lane(); i < count; i += kWarpThreads)
+    CopyAsync<16>(stage + 16 * i, from + 16 * i);
+}
+// And to where they belong; each lane has waited for its own.
+__device__ inline void StoreStagedRow(uint8_t* to, const uint8_t* stage, int32_t count) {
+  WaitForCopies();
+  for (int32_t i = Lane(); i < count; i += kWarpThreads) {
+    reinterpret_cast<uint4*>(to)[i] = reinterpret_cast<const uint4*>(stage)[i];
+  }
+}
+
 // A hot row of a layer from where the plan's `source` says: a host row, kNone for zeros or, only if
 // kKeeps, a kept row. All lanes.
 template <bool kKeeps>

@@ -203,4 +203,26 @@ KVTIER_RESOLVER __device__ inline int32_t KVTIER_RESOLVER_OF::FindAll() {
   }
 }
 
+// Calls start(slot) with the slot of the warp's missing position number `turn`, which it has.
+KVTIER_RESOLVER template <typename Function>
+__device__ inline void KVTIER_RESOLVER_OF::StartOne(int32_t turn, const Function& start) const {
+  if constexpr (!kExact) __syncwarp();
+  for (int32_t first = first_word(); first < end_word(); first += kWords) {
+#pragma unroll
+    for (int32_t k = 0; k < kWords; ++k) {
+      const int32_t w = first + k;
+      if (!kExact && w >= end_word()) return;
+      const uint32_t lanes = kExact ? missing_lanes_[k] : Shared<uint32_t>(t_.missing_at)[w];
+      const bool is_it = (lanes >> Lane() & 1) != 0 && __popc(lanes & LanesBelow()) == turn;
+      const uint32_t found = __ballot_sync(kAllLanes, is_it);
+      turn -= __popc(lanes);
+      if (found == 0) continue;
+      const int32_t lane = __ffs(static_cast<int32_t>(found)) - 1;
+      start(kExact ? __shfl_sync(kAllLanes, slots_[k], lane)
+                   : Shared<int32_t>(t_.slot_at)[w * kWarpThreads + lane]);
+      return;
+    }
+  }
+}
+
 }  // namespace kvtier::cuda

@@ -30,17 +30,32 @@ KVTIER_RESOLVER __device__ inline void KVTIER_RESOLVER_OF::WaitForOthers() {
   must_wait_ = false;
 }
 
+KVTIER_RESOLVER __device__ inline void KVTIER_RESOLVER_OF::Leave() {
+  WaitForOthers();
+  if (!writes_ || !AgreesOnSources()) return;
+  while (arrivals_ < kArrivals) {
+    Arrive();
+    WaitForOthers();
+  }
+}
+
+KVTIER_RESOLVER __device__ inline void KVTIER_RESOLVER_OF::Arrive() {
+  ArriveAtCluster();
+  ++arrivals_;
+  must_wait_ = true;
+}
+
 // What one block finds not to be backed is copied by none, and the other way round: a row may be
 // backed up between the looks of two. The first block looks, the others leave out what it left out.
 KVTIER_RESOLVER __device__ inline void KVTIER_RESOLVER_OF::AgreeOnSources() {
-  if (blocks_ == 1) {
+  if (!AgreesOnSources()) {
     FindSources();
     return;
   }
   WaitForOthers();
   if (writes_) FindSources();
-  ArriveAtCluster();
-  WaitForCluster();
+  Arrive();
+  WaitForOthers();
   if (!writes_) {
     AcquireFromSystem();
     int32_t* const slot = Shared<int32_t>(t_.slot);
@@ -50,23 +65,23 @@ KVTIER_RESOLVER __device__ inline void KVTIER_RESOLVER_OF::AgreeOnSources() {
       if (LoadFromFirstBlock(slot + q) != slot[q]) slot[q] = kNone;
     }
   }
-  // The first block stays until all have.
-  ArriveAtCluster();
-  must_wait_ = true;
+  Arrive();  // the first block stays until all have
 }
 
-KVTIER_RESOLVER __device__ inline bool KVTIER_RESOLVER_OF::FindMissing() {
+KVTIER_RESOLVER template <typename Function>
+__device__ inline bool KVTIER_RESOLVER_OF::FindMissing(int32_t turn, const Function& start) {
   if constexpr (kBulk) {
     WaitForBulkCopies(Shared<uint64_t>(t_.barrier));
   } else {
     WaitForCopies();
     __syncthreads();
   }
-  ArriveAtCluster();
+  Arrive();
   builds_ = !index().IsUsable();
   if (builds_ && !BuildIndex()) return false;
 
   const int32_t missing_of_warp = FindAll();
+  if (turn < missing_of_warp) StartOne(turn, start);
   if (Lane() == 0) {
     Shared<uint32_t>(t_.warp_sums)[Warp()] = static_cast<uint32_t>(missing_of_warp);
   }
@@ -202,14 +217,16 @@ KVTIER_RESOLVER __device__ inline void KVTIER_RESOLVER_OF::Resolve() {
   const int32_t flags_of_warp =
       static_cast<int32_t>(__reduce_or_sync(kAllLanes, static_cast<uint32_t>(NoteMissing())));
   if (Lane() == 0 && flags_of_warp != 0) atomicOr(words() + kFlags, flags_of_warp);
-  if constexpr (!kAged) ListVictims();
+  if constexpr (kAged) {
+    AgeScores();
+  } else {
+    ListVictims();
+  }
   __syncthreads();
   const int32_t flags = words()[kFlags];
   repeats_ = (flags & kRepeats) != 0;
   if (repeats_) NumberFirsts();
   if constexpr (kAged) {
-    WaitForOthers();
-    AgeScores();
     ChooseVictims();
     ListVictims();
   }

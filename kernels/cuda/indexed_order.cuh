@@ -55,7 +55,13 @@ __device__ inline void KVTIER_RESOLVER_OF::ForEachMove(const Function& function)
       if constexpr (kAged) {
         int32_t drawn_before = 0;
         if (misses_ > 0) {
-          move.draw = DrawByScore(part.hot_slot[k], exists && !is_hit, &older, &drawn_before);
+          int32_t score = kUnusableScore;
+          if constexpr (kExact) {
+            score = scores_ >> 8 * k & 0xff;
+          } else if (exists && !is_hit) {
+            score = Shared<uint8_t>(t_.score)[part.hot_slot[k]];
+          }
+          move.draw = DrawByScore(score, &older, &drawn_before);
         }
         if (!is_hit)
           move.to = move.draw < 0 ? rank - drawn_before : evictables - misses_ + move.draw;

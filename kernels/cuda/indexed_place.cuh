@@ -36,8 +36,7 @@ KVTIER_RESOLVER __device__ inline void KVTIER_RESOLVER_OF::PlaceMisses() {
       Shared<int32_t>(t_.owner)[hot_slot] = slot;
       evicts = atomicExch(owner + hot_slot, slot) >= 0;
       if constexpr (kAged) {
-        StoreRelaxed(p_.state.score + int64_t{region_} * hot_size() + hot_slot,
-                     slot < 0 ? kNoScore : kMissScore);
+        Shared<uint8_t>(t_.score)[hot_slot] = slot < 0 ? kNoScore : kMissScore;
         if (slot == kept_) counts.Add(Counter::kRowsKept, 1);
       }
       if (p_.miss_mask != nullptr && slot >= 0) {
@@ -66,8 +65,9 @@ KVTIER_RESOLVER __device__ inline void KVTIER_RESOLVER_OF::Place() {
   DropNewest();
   if (misses_ > 0) {
     PlaceMisses();
-    __syncthreads();  // what it has counted, and the image of the owners
+    __syncthreads();  // what it has counted, and the images of owners and scores
   }
+  if constexpr (kAged) StoreScores();
   if (blocks_ < kBlocksMany) KeepIndex();
   if (Thread() != 0) return;
   if (p_.valid_counts != nullptr) p_.valid_counts[row_] = top_k() - (words()[kTally] & 0xffff);

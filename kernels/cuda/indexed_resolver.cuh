@@ -12,7 +12,7 @@
 //
 // Phases (a barrier behind each; 4 only if something is missing):
 //   1. Load    images of owners, index and order; slots of the positions meanwhile
-//   2. Find    each position in the index
+//   2. Find    each position in the index; a warp that misses some may begin to read one row
 //   3. Count   hits in the order, by warp; missing positions are listed in order
 //   4. Unify   missing positions with one slot are one miss: a thread has one of them. Beside that
 //              the victims are listed, the oldest hot slots without a hit: the m-th is for the
@@ -72,26 +72,40 @@ class IndexedResolver {
   // Then the rest, without waiting for it.
   __device__ void ReadState(int32_t region);
   // Phases 2 and 3. False: the order is damaged, and nothing but outputs was written. All threads
-  // of all blocks of the cluster, which have read the state when they come back.
-  __device__ bool FindMissing();
+  // of all blocks of the cluster, which have read the state when they come back. Warps that find
+  // some of their positions missing call start(slot), all lanes, with the slot of the `turn`-th of
+  // those, if they have so many.
+  template <typename Function>
+  __device__ bool FindMissing(int32_t turn, const Function& start);
   // Phase 4.
   __device__ void Resolve();
   // Phase 5, by the block that writes. Where a row has many blocks, the last of them keeps the
   // index meanwhile: nothing else in Place() depends on it.
   __device__ void Place();
   __device__ void KeepIndex();
-  static constexpr int32_t kBlocksMany = 4;
-  __device__ bool KeepsIndex(int32_t rank) const {
-    return blocks_ >= kBlocksMany && rank == blocks_ - 1;
+  __device__ bool KeepsIndex(int32_t turn) const {
+    return blocks_ >= kBlocksMany && turn == blocks_ - 2;
   }
-  // Last of all, by all blocks.
-  __device__ void Leave() { WaitForOthers(); }
+  __device__ bool writes() const { return writes_; }
+  // Last of all, by all threads of all blocks, also if they do nothing else. A block that others
+  // may read from stays until they can't any more: they do so if something is missing, and what a
+  // worker changes during its own step may have shown them other inputs. Blocks that are gone count
+  // as arrived.
+  __device__ void Leave();
 
-  // After FindMissing(): what the m-th miss asks for if no two missing positions ask for the same;
-  // Resolve() says whether they do, and whether the host pool has it.
+  // After FindMissing(): positions that are missing. If no two of them ask for the same, which
+  // repeats() says after Resolve(), each is the miss of its number.
   __device__ int32_t missing() const { return missing_; }
   __device__ int32_t slot(int32_t q) const { return Shared<int32_t>(t_.slot)[q]; }
   __device__ bool repeats() const { return repeats_; }
+  // The warp's part of what is free by then if rows are not tracked.
+  __device__ uint8_t* Stage(int32_t bytes) const {
+    return Shared<uint8_t>(t_.stage) + Warp() * bytes;
+  }
+  // Of the positions of the warp that has this lane's number.
+  __device__ int32_t MissingOfLane() const {
+    return Lane() < warps() ? Shared<int32_t>(t_.warp_sums)[Lane()] : 0;
+  }
 
   // The step's misses: for m in [0, misses()) the host row source(m), kNone for zeros, goes to the
   // hot row hot_row(m); where KeptOr(source(m)) is less, from the kept row that it names. In every
@@ -176,6 +190,8 @@ class IndexedResolver {
   __device__ void FindSlots();
   __device__ int32_t FindPart(int32_t first);
   __device__ int32_t FindAll();
+  template <typename Function>
+  __device__ void StartOne(int32_t turn, const Function& start) const;
   __device__ void Answer(int32_t word, int32_t slot, int32_t hot_slot);
 
   // Order entries of kOrderWords words, as one lane sees them.
@@ -199,6 +215,12 @@ class IndexedResolver {
   __device__ void NumberFirsts();
   __device__ void FindSources();
   __device__ void AgreeOnSources();
+  __device__ bool AgreesOnSources() const {
+    return blocks_ > 1 && p_.tracking.backed_generation != nullptr;
+  }
+  // At the barrier of the cluster: once in FindMissing(), twice in AgreeOnSources().
+  static constexpr int32_t kArrivals = 3;
+  __device__ void Arrive();
   __device__ void WaitForOthers();
   // Where an entry of the order goes; `draw` is its rank among the victims, kNone if it is none.
   struct Move {
@@ -216,8 +238,10 @@ class IndexedResolver {
   __device__ void ClearScores();
   __device__ void AgeScores();
   __device__ void ChooseVictims();
-  __device__ int32_t DrawByScore(uint32_t hot_slot, bool is_evictable, Older* older,
-                                 int32_t* drawn_before) const;
+  __device__ void CountScore(uint32_t score);
+  __device__ void StoreScores() const;
+  __device__ void FindLimit();
+  __device__ int32_t DrawByScore(int32_t score, Older* older, int32_t* drawn_before) const;
   __device__ void DropNewest();
   __device__ void PlaceMisses();
 
@@ -245,12 +269,14 @@ class IndexedResolver {
   int32_t hits_ = 0, missing_ = 0, misses_ = 0;
   int32_t newest_ = kNone;
   int32_t kept_ = kNothingKept;  // kAged: the slot that the region's kept row holds
-  bool must_wait_ = true;        // at the barrier of the cluster where this block arrived last
+  bool must_wait_ = false;       // at the barrier of the cluster where this block arrived last
+  int32_t arrivals_ = 0;         // there
   bool builds_ = false;          // the index is made anew in this step
   bool repeats_ = false;         // two missing positions have one slot
   Older older_ = {0, 0, 0};      // than the warp's part of the order
   // kAged: evictables below the limit are drawn, and so many of those that are at it.
   int32_t limit_ = 0, drawn_at_limit_ = 0;
+  uint32_t scores_ = 0;  // of the lane's entries of the order, a byte each; where kExact
   // Of the part of the positions, and of the order, that the warp works on.
   int32_t slots_[kWords];
   uint32_t missing_lanes_[kWords];

@@ -13,6 +13,7 @@
 #include "kernels/cuda/mask_row.cuh"
 #include "kernels/cuda/plan_entry.cuh"
 #include "kernels/cuda/resolver.cuh"
+#include "kernels/cuda/warp_rows.cuh"
 
 namespace kvtier::cuda {
 namespace {
@@ -90,9 +91,6 @@ __device__ __noinline__ void ResolveGenerally(const IndexedSwapInArgs& a,
   __syncthreads();
 }
 
-// If a row has more blocks, they copy without the one that writes.
-constexpr int32_t kCopyingBlocksFew = 4;
-
 // What lane c adds to counter c for a step that counted `value` there. One warp.
 template <bool kAged>
 __device__ inline int64_t CountOfStep(const IndexedSwapInArgs& a, int64_t value, bool opens_call) {
@@ -115,48 +113,48 @@ __device__ inline void RefuseRow(const IndexedSwapInArgs& a, int32_t row, bool i
 // Resolves the misses of a step and copies them. All blocks of the row.
 template <bool kAged, typename ResolverType, int32_t kLayersMax>
 __device__ inline void ResolveAndCopy(const IndexedSwapInArgs& a, const LayerList<kLayersMax>& list,
-                                      int32_t rank, bool opens_call, ResolverType* resolver) {
-  const int32_t blocks = 1 << a.cluster_shift;
-  const bool writes = rank == 0;
-  // The warps of all blocks take turns. The block that writes comes last, and has no turn where the
-  // others are many.
-  const int32_t copying_blocks = blocks > kCopyingBlocksFew ? blocks - 1 : blocks;
-  const bool keeps_index = resolver->KeepsIndex(rank);
-  const int32_t turn = writes ? blocks - 1 : rank - 1;
-  const int32_t warps = WarpCount() * copying_blocks;
-  const int32_t first = turn < copying_blocks ? turn * WarpCount() + Warp() : INT32_MAX;
-  int32_t next = first;
-  // The bytes of a warp's first row come while its place is being found; not in a block that has
-  // something to do before it can wait for them.
+                                      int32_t turn, bool opens_call, WarpRows* rows,
+                                      ResolverType* resolver) {
   const LayerView& leader = list.layers[0];
-  RowInFlight in_flight;
-  const bool starts_early = a.starts_early && ((!writes && !keeps_index) || blocks == 1) &&
-                            first < resolver->missing() &&
-                            resolver->slot(first) < a.p.shape.slot_count;
-  if (starts_early) {
-    const int32_t from = resolver->KeptOr(resolver->slot(first));
-    const bool is_kept = kAged && NamesHotRow(from);
-    in_flight.Load((is_kept ? leader.hot : leader.host) +
-                       ValueOffset(leader.layout, is_kept ? HotRowIn(from) : from),
-                   leader.layout.value_bytes);
-  }
+  const bool is_early = a.early_blocks > 0;
+  if (is_early) StartRows<kAged>(a, leader, turn, *resolver, rows);
   resolver->Resolve();
-  if (keeps_index) resolver->KeepIndex();
-  if (starts_early && !resolver->repeats()) {
-    in_flight.Store(leader.hot + ValueOffset(leader.layout, resolver->hot_row(first)),
-                    leader.layout.value_bytes);
-    next += warps;
+  if (resolver->KeepsIndex(turn)) resolver->KeepIndex();
+  const bool is_shared = is_early && !resolver->repeats();
+  if (!is_shared) {  // what has started is of no use: misses have other numbers
+    rows->has_started = false;
+    rows->first = rows->second = kNone;
+    rows->next = turn * WarpCount() + Warp();
   }
-  if (writes) {
+  const auto place_of = [&](int32_t m) {
+    return leader.hot + ValueOffset(leader.layout, resolver->hot_row(m));
+  };
+  if (rows->has_started) rows->bytes.Store(place_of(rows->first), leader.layout.value_bytes);
+  if (!kAged && rows->second != kNone) {
+    StoreStagedRow(place_of(rows->second), resolver->Stage(a.stage_bytes),
+                   leader.layout.value_bytes / 16);
+  }
+  if (resolver->writes()) {
     resolver->Place();
     if (Warp() == 0) AddToStats(a.p.stats, CountOfStep<kAged>(a, resolver->Count(), opens_call));
   }
   if (a.sorts) resolver->SortByAddress();
-  for (int32_t l = 0; l < list.count; ++l) {
-    for (int32_t i = l == 0 ? next : first; i < resolver->misses(); i += warps) {
-      const int32_t m = a.sorts ? resolver->address(i) : i;
-      FillHotRow<kAged>(list.layers[l], resolver->KeptOr(resolver->source(m)),
-                        resolver->hot_row(m));
+  if (turn >= a.copying_blocks) return;
+  const int32_t warps = WarpCount() * a.copying_blocks;
+  const auto copy = [&](const LayerView& layer, int32_t m) {
+    FillHotRow<kAged>(layer, resolver->KeptOr(resolver->source(m)), resolver->hot_row(m));
+  };
+  for (int32_t l = 0; is_shared && l < list.count; ++l) {
+    const Shares shares(resolver->MissingOfLane(), a.early_blocks);
+    if (rows->first != kNone && !(l == 0 && rows->has_started)) copy(list.layers[l], rows->first);
+    if (rows->second != kNone && l > 0) copy(list.layers[l], rows->second);
+    for (int32_t u = rows->next; u < shares.rest(); u += warps) {
+      copy(list.layers[l], shares.Rest(u));
+    }
+  }
+  for (int32_t l = 0; !is_shared && l < list.count; ++l) {
+    for (int32_t i = rows->next; i < resolver->misses(); i += warps) {
+      copy(list.layers[l], a.sorts ? resolver->address(i) : i);
     }
   }
 }
@@ -183,10 +181,21 @@ __global__ void __launch_bounds__(kBlockThreadsMax)
     const bool has_started = role.region >= 0 && role.region < a.p.shape.region_count;
     if (has_started) resolver.LetBulkArrive();
     if (writes) RefuseRow(a, row, role.is_rejected);
+    resolver.Leave();
     return;
   }
   resolver.ReadState(role.region);
-  if (!resolver.FindMissing()) {
+  // The block that writes comes last.
+  const int32_t turn = writes ? (1 << a.cluster_shift) - 1 : rank - 1;
+  WarpRows rows;
+  const auto start = [&](int32_t slot) {
+    const LayerView& leader = list.layers[0];
+    rows.has_started = slot < a.p.shape.slot_count;
+    if (!rows.has_started) return;
+    rows.bytes.Load(ValuesAt<kAged>(leader, resolver.KeptOr(slot)), leader.layout.value_bytes);
+  };
+  const bool is_sound = resolver.FindMissing(turn < a.early_blocks ? turn : INT32_MAX, start);
+  if (!is_sound) {
     resolver.Leave();
     if (!writes) return;
     auto* const counts = Shared<int32_t>(tables.counts);
@@ -197,12 +206,12 @@ __global__ void __launch_bounds__(kBlockThreadsMax)
     return;
   }
   if (resolver.missing() > 0) {
-    ResolveAndCopy<kAged>(a, list, rank, role.opens_call, &resolver);
+    ResolveAndCopy<kAged>(a, list, turn, role.opens_call, &rows, &resolver);
   } else {  // the same without what would have to be remembered for copies
     resolver.Resolve();
     if (writes) {
       resolver.Place();
-    } else if (resolver.KeepsIndex(rank)) {
+    } else if (resolver.KeepsIndex(turn)) {
       resolver.KeepIndex();
     }
     if (writes && Warp() == 0) {

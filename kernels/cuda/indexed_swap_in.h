@@ -25,12 +25,14 @@ struct IndexedSwapInArgs {
   IndexedTables tables;
   TableSizes general_sizes;  // what Resolver needs, in shared memory
   int64_t general_small_bytes;
-  int64_t bytes_per_row;  // over all layers of the call
-  int32_t block_shift;    // log2 of the block size, kNone: it is no power of two
-  int32_t cluster_shift;  // log2 of the blocks of a row
-  bool starts_early;      // the bytes of rows may be read before it is known where they go
-  bool sorts;             // rows are copied in the order of their addresses
-  bool overlaps;          // the device lets kernels of a stream overlap at their ends
+  int64_t bytes_per_row;   // over all layers of the call
+  int32_t block_shift;     // log2 of the block size, kNone: it is no power of two
+  int32_t cluster_shift;   // log2 of the blocks of a row
+  int32_t copying_blocks;  // of those, the first by their turns
+  int32_t early_blocks;    // of those, the first that read rows before it is known where they go
+  int32_t stage_bytes;     // of shared memory a warp for a second such row; 0: there is none
+  bool sorts;              // rows are copied in the order of their addresses
+  bool overlaps;           // the device lets kernels of a stream overlap at their ends
 };
 
 // Whether a call can be served so, given the shared memory of a block. Sets the bytes it takes.

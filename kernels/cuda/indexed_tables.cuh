@@ -12,8 +12,14 @@
 
 namespace kvtier::cuda {
 
+// A row of so many blocks has one that keeps its index while the first one writes.
+inline constexpr int32_t kBlocksMany = 4;
+
 // Lengths, and byte offsets into the block's shared memory, all multiples of 16. "Missing" is a
 // position that the index does not know.
+// Of a count by scores: many hot slots have the same one, so that their threads would wait for each
+// other if it were counted in one place.
+inline constexpr int32_t kScoreValues = 256, kScoreCopies = 4;
 // Of the counting sort of a step's copies.
 inline constexpr int32_t kAddressBuckets = 512;
 
@@ -31,19 +37,23 @@ struct IndexedTables {
 
   // Only where hot slots have scores.
   int32_t score;       // uint8 [hot_size]
-  int32_t with_score;  // int32 [256] evictables that have this score
+  int32_t with_score;  // uint16 [kScoreCopies, 256] evictables that have this score, in parts
   int32_t warp_draws;  // uint32 [32] of each warp's order entries: those below the limit in the
                        // lower half, those at it in the upper one
 
   // Of positions, where a warp has more of them than it can hold in registers.
   int32_t slot_at;     // int32 [top_k]
   int32_t missing_at;  // uint32 [position_words] a bit for each that is missing
+  // Of missing positions, if rows are tracked.
+  int32_t backed;   // int32 [top_k] generation under which the row was backed up
+  int32_t current;  // int32 [top_k] generation of its block
+  // Where they are not, this is no longer needed once all are counted.
+  int32_t stage;        // bytes of rows, equal parts for the warps
+  int32_t stage_bytes;  // all of it
 
   // Of missing positions, in order.
   int32_t position;  // uint16 [top_k]
   int32_t slot;      // int32 [top_k]; kNone once it is known to have no source
-  int32_t backed;    // int32 [top_k] generation under which the row was backed up, if tracked
-  int32_t current;   // int32 [top_k] generation of its block, ditto
   int32_t table;     // int32 [table_entries] by slot: the first missing position that asks for it
 
   // Only if some of them ask for the same slot.
@@ -88,14 +98,16 @@ __host__ __device__ constexpr IndexedTables MakeIndexedTables(int32_t top_k, int
   t.order = cut(2 * hot_size);
   t.is_hit = cut(hot_size);
   t.score = cut(has_scores ? hot_size : 0);
-  t.with_score = cut(has_scores ? 4 * 256 : 0);
+  t.with_score = cut(has_scores ? 2 * kScoreValues * kScoreCopies : 0);
   t.warp_draws = cut(has_scores ? 4 * kWarpThreads : 0);
   t.slot_at = cut(4 * top_k);
   t.missing_at = cut(4 * position_words);
-  t.position = cut(2 * top_k);
-  t.slot = cut(4 * top_k);
   t.backed = cut(4 * top_k);
   t.current = cut(4 * top_k);
+  t.stage = t.slot_at;
+  t.stage_bytes = at - t.stage;
+  t.position = cut(2 * top_k);
+  t.slot = cut(4 * top_k);
   t.table = cut(4 * t.table_entries);
   t.first = cut(2 * top_k);
   t.firsts = cut(4 * position_words);

@@ -31,6 +31,9 @@ struct LaunchOptions {
   int32_t cluster = 0;
 };
 
+// Rows of one backup. (Ranks of newest rows are counted row by row.)
+inline constexpr int32_t kBackupRowsMax = 1 << 24;
+
 // Bytes of device scratch that calls on one stream with up to `num_rows` rows need; zeroed
 // once after allocation, then left alone. Calls that share it must be ordered on one stream.
 int64_t WorkspaceBytes(const GroupShape& shape, int32_t num_rows);

@@ -135,6 +135,9 @@ int32_t ClusterShiftFor(int32_t num_rows) {
   return num_rows <= 16 ? 2 : 1;
 }
 
+// Up to so many rows each warp begins with two at once. Beyond, that would only crowd PCIe.
+constexpr int32_t kStagedRows = 2;
+
 // A row that is read before its generation is looked up might be one that was not backed up yet.
 bool CanStartEarly(const SwapInParams& p) {
   const RowLayout& layout = p.layers[0].layout;
@@ -163,7 +166,12 @@ void Spread(const SwapInParams& params, const LaunchOptions& options, bool share
   const bool copies = !shares && (options.cluster > 0 || has_clusters || !is_small);
   *layers = copies ? std::min(params.layer_count, kLayersInKernel) : 0;
   args->sorts = !is_small && copies && args->cluster_shift == 0;
-  args->starts_early = !args->sorts && *layers > 0 && CanStartEarly(params);
+  // The block that writes comes last, and has no turn where the others are many; before it the one
+  // that keeps the index, which has no time to begin early either.
+  const int32_t blocks = 1 << args->cluster_shift;
+  args->copying_blocks = blocks > kBlocksMany ? blocks - 1 : blocks;
+  const bool starts_early = !args->sorts && *layers > 0 && CanStartEarly(params);
+  if (starts_early) args->early_blocks = std::max(blocks - (blocks >= kBlocksMany ? 2 : 1), 1);
 }
 
 // Where a call's plan lies.
@@ -191,6 +199,11 @@ cudaError_t SwapInByIndex(const SwapInParams& params, const StepPlan& plan,
   args.writes_plan = params.plan.counts != nullptr || params.layer_count > layers;
   args.tables = MakeIndexedTables(params.shape.top_k, params.shape.hot_size,
                                   params.shape.policy == EvictionPolicy::kAged);
+  if (args.early_blocks > 0 && params.num_rows <= kStagedRows) {
+    const int32_t bytes = params.layers[0].layout.value_bytes;
+    const bool has_room = bytes * (options.threads / kWarpThreads) <= args.tables.stage_bytes;
+    args.stage_bytes = has_room ? bytes : 0;
+  }
   args.general_sizes = general_sizes;
   args.general_small_bytes = MakeTableBytes(general_sizes).small;
   args.bytes_per_row = shares ? 0 : copies.bytes_per_row;  // SharePlan() counts

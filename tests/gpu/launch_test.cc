@@ -155,6 +155,9 @@ TEST_F(LaunchTest, OtherCallsAreCheckedToo) {
   backup.sources = sources.data();
   backup.source_layouts = layouts.data();
   EXPECT_EQ(Backup(backup, nullptr), cudaErrorInvalidValue);  // other value_bytes
+  backup.sources = nullptr;
+  backup.num_rows = kBackupRowsMax + 1;
+  EXPECT_EQ(Backup(backup, nullptr), cudaErrorInvalidValue);
 }
 
 TEST(WorkspaceBytes, GrowsWithRowsButNotByAPlanForEach) {

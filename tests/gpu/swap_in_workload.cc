@@ -5,7 +5,7 @@
 #include <numeric>
 #include <utility>
 
-#include "kernels/cuda/launch.h"
+#include "kernels/eviction.h"
 #include "kernels/reference/reference.h"
 #include "kernels/region_index.h"
 #include "kernels/stats_block.h"
@@ -43,6 +43,8 @@ struct SwapInWorkload::Buffers {
         warm_owner(owner.count()),
         lru(owner.count()),
         warm_lru(owner.count()),
+        score(sizes.policy == EvictionPolicy::kAged ? owner.count() : 0),
+        warm_score(score.count()),
         index(int64_t{sizes.batch_max} * RegionIndexLength(sizes.hot_size)),
         warm_index(index.count()),
         directory(int64_t{kDirectoryWords} * shape.slot_count),
@@ -60,6 +62,7 @@ struct SwapInWorkload::Buffers {
   DeviceArray<uint8_t> hot, warm_hot;
   DeviceArray<int32_t> owner, warm_owner;
   DeviceArray<int16_t> lru, warm_lru;
+  DeviceArray<uint8_t> score, warm_score;  // kAged only
   DeviceArray<uint16_t> index, warm_index;
   DeviceArray<int32_t> directory, warm_directory;
   DeviceArray<int32_t> block_table, row_to_request;
@@ -106,6 +109,7 @@ GroupShape SwapInWorkload::Shape() const {
   shape.block_size = kBlockSize;
   shape.slot_count = slot_count_;
   shape.max_blocks = sizes_.context / kBlockSize;
+  shape.policy = sizes_.policy;
   return shape;
 }
 
@@ -149,6 +153,7 @@ void SwapInWorkload::Load(int32_t misses) {
   expected_.assign(topk_.size(), kNone);
   expected_owner_.assign(batch * hot_size, kNone);
   expected_lru_.resize(batch * hot_size);
+  expected_score_.assign(sizes_.policy == EvictionPolicy::kAged ? batch * hot_size : 0, kNoScore);
   misses_.assign(batch, 0);
   ForEach(batch, [&](int64_t request) {
     MissTrace trace(1000 + static_cast<uint64_t>(request), sizes_.top_k, sizes_.hot_size,
@@ -156,12 +161,13 @@ void SwapInWorkload::Load(int32_t misses) {
     const int32_t region = 0;
     int32_t* const owner = &expected_owner_[request * hot_size];
     int16_t* const lru = &expected_lru_[request * hot_size];
-    for (int32_t h = 0; h < hot_size; ++h) lru[h] = static_cast<int16_t>(h);
+    std::iota(lru, lru + hot_size, int16_t{0});
     StatsBlock stats;
     SwapInParams p;
     p.shape = Shape();
     p.shape.region_count = 1;
     p.state = {owner, lru};
+    if (!expected_score_.empty()) p.state.score = &expected_score_[request * hot_size];
     p.num_rows = 1;
     p.row_to_request = &region;
     p.block_table = &block_table_[request * p.shape.max_blocks];
@@ -174,6 +180,7 @@ void SwapInWorkload::Load(int32_t misses) {
       p.hot_indices = &expected_[at];
       if (step == kWarmUp) stats = {};
       reference::SwapIn(p);
+      trace.Note(p.hot_indices);
       const auto base = static_cast<int32_t>(request) * p.shape.region_stride;
       for (int64_t i = at; i < at + top_k; ++i) expected_[i] += base;
     }
@@ -190,6 +197,7 @@ void SwapInWorkload::Load(int32_t misses) {
   device_->warm_hot.CopyFrom(device_->hot, device_->hot.count(), stream_);
   device_->warm_owner.CopyFrom(device_->owner, device_->owner.count(), stream_);
   device_->warm_lru.CopyFrom(device_->lru, device_->lru.count(), stream_);
+  device_->warm_score.CopyFrom(device_->score, device_->score.count(), stream_);
   device_->warm_index.CopyFrom(device_->index, device_->index.count(), stream_);
   device_->warm_directory.CopyFrom(device_->directory, device_->directory.count(), stream_);
   RequireCuda(cudaStreamSynchronize(stream_), "warm-up");
@@ -200,6 +208,7 @@ void SwapInWorkload::StartEmpty() {
   for (size_t i = 0; i < lru.size(); ++i) lru[i] = static_cast<int16_t>(i % sizes_.hot_size);
   device_->lru.Write(lru, stream_);
   device_->owner.Write(std::vector<int32_t>(lru.size(), kNone), stream_);
+  device_->score.Clear(stream_);
   device_->index.Clear(stream_);
   device_->directory.Clear(stream_);
   device_->stats.Clear(stream_);
@@ -216,6 +225,7 @@ void SwapInWorkload::Restore(int32_t batch) {
   device_->hot.CopyFrom(device_->warm_hot, HotBytes(batch), stream_);
   device_->owner.CopyFrom(device_->warm_owner, part(device_->owner.count()), stream_);
   device_->lru.CopyFrom(device_->warm_lru, part(device_->lru.count()), stream_);
+  device_->score.CopyFrom(device_->warm_score, part(device_->score.count()), stream_);
   device_->index.CopyFrom(device_->warm_index, part(device_->index.count()), stream_);
   device_->directory.CopyFrom(device_->warm_directory, device_->directory.count(), stream_);
 }
@@ -238,6 +248,7 @@ cudaError_t SwapInWorkload::Step(Kernel kernel, int32_t batch, int32_t step, int
   SwapInParams p;
   p.shape = Shape();
   p.state = {device_->owner.data(), device_->lru.data()};
+  if (device_->score.count() > 0) p.state.score = device_->score.data();
   if (RegionIndexLength(sizes_.hot_size) > 0) p.state.index = device_->index.data();
   p.num_rows = batch;
   p.row_to_request = device_->row_to_request.data();
@@ -252,9 +263,7 @@ cudaError_t SwapInWorkload::Step(Kernel kernel, int32_t batch, int32_t step, int
   }
   p.stats = device_->stats.data();
   if (kernel == Kernel::kDesignA) return cuda::DesignA(p, stream_);
-  if (is_one_call) {
-    return cuda::SwapIn(p, device_->workspace.data(), stream_, launch);
-  }
+  if (is_one_call) return cuda::SwapIn(p, device_->workspace.data(), stream_, launch);
   return StepByPlan(kernel, p, step);
 }
 
@@ -286,8 +295,7 @@ cudaError_t SwapInWorkload::StepByPlan(Kernel kernel, SwapInParams params, int32
   RequireCuda(cudaStreamWaitEvent(beside_, resolved_), "wait");
   RequireCuda(cuda::ReplayPlan(replay, beside_), "ReplayPlan");
   RequireCuda(cudaEventRecord(replayed_[parity], beside_), "record");
-  if (step < steps_ - 1) return cudaSuccess;
-  return cudaStreamWaitEvent(stream_, replayed_[parity]);
+  return step < steps_ - 1 ? cudaSuccess : cudaStreamWaitEvent(stream_, replayed_[parity]);
 }
 
 std::vector<Timing> SwapInWorkload::Time(int32_t batch, const std::vector<Kernel>& kernels,
@@ -335,11 +343,14 @@ int64_t SwapInWorkload::CountWrongState(int32_t batch) {
   const auto hot = device_->hot.Read(HotBytes(batch), stream_);
   const auto owners = device_->owner.Read(int64_t{batch} * sizes_.hot_size, stream_);
   const auto lru = device_->lru.Read(std::ssize(owners), stream_);
+  const auto scores =
+      device_->score.Read(sizes_.policy == EvictionPolicy::kAged ? std::ssize(owners) : 0, stream_);
   std::vector<int64_t> wrong(batch);
   ForEach(batch, [&](int64_t request) {
     for (int64_t h = 0; h < sizes_.hot_size; ++h) {
       const int64_t i = request * sizes_.hot_size + h, slot = owners[i];
       wrong[request] += owners[i] != expected_owner_[i] || lru[i] != expected_lru_[i];
+      wrong[request] += !scores.empty() && scores[i] != expected_score_[i];
       if (slot < 0 || slot >= slot_count_) continue;
       for (int64_t l = 0; l < sizes_.layers; ++l) {
         const size_t hot_row = (l * sizes_.batch_max + request) * stride + h;

@@ -3,8 +3,8 @@
 // Requests with contexts in random blocks of a pinned pool; each step keeps a share of the last
 // top-k and asks for rows that are not hot instead of the rest (miss_trace.h). 16 steps of warm-up,
 // 48 or so in one CUDA graph, replayed from the same state each time. The sequential reference
-// plays the same trace: hot indices of every step, owners and orders must be its own, and every hot
-// row must be the host row of its owner.
+// plays the same trace: hot indices of every step, owners, orders and scores must be its own, and
+// every hot row must be the host row of its owner.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -36,6 +36,7 @@ struct WorkloadSizes {
   // the block's 64.
   int32_t common = 0;
   int32_t measured = 48;  // steps
+  EvictionPolicy policy = EvictionPolicy::kLru;
 };
 
 struct Timing {
@@ -108,6 +109,7 @@ class SwapInWorkload {
   std::vector<int32_t> topk_, expected_;          // [step, batch_max, top_k] positions, hot indices
   std::vector<int32_t> expected_owner_;           // [batch_max, hot_size] after the last step
   std::vector<int16_t> expected_lru_;             // ditto
+  std::vector<uint8_t> expected_score_;           // ditto; kAged only, else empty
   std::vector<int64_t> misses_;                   // [batch_max] of all measured steps
   std::unique_ptr<Buffers> device_;
 };
