@@ -158,8 +158,9 @@ absl::Status HostPool::PinAll() {
 
 absl::Status HostPool::PinChunk(int64_t chunk, int64_t offset, int64_t bytes) {
   // Again for each chunk: somebody else may have taken the memory meanwhile, and a container
-  // that goes beyond its limit is killed.
-  if (!cancelled_.load(std::memory_order_relaxed)) {
+  // that goes beyond its limit is killed. Not of reserved pages: those were promised to the mapping
+  // when it was made, so that the kernel counts them as taken.
+  if (!cancelled_.load(std::memory_order_relaxed) && options_.huge_pages != HugePages::kRequire) {
     const int64_t missing_bytes =
         options_.size_bytes - (folder_ == nullptr ? 0 : folder_->resident_bytes());
     KVTIER_RETURN_IF_ERROR(CheckMemoryHeadroom(ReadHeadroom(options_),
