@@ -13,7 +13,7 @@ namespace kvtier::cli {
 // In the usage text; keep them the same.
 enum ExitCode : int {
   kDone = 0,
-  kSomethingToChange = 1,  // doctor
+  kSomethingToChange = 1,  // doctor, health, drain --wait
   kBadCommandLine = 2,
   kNotReached = 3,
   kRefused = 4,

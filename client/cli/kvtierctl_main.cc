@@ -104,9 +104,16 @@ int Drain(const Admin& admin, const Arguments& arguments) {
     if (!sessions.ok()) return Fail(sessions.status());
     if (*sessions >= 0) drained->set_sessions(*sessions);
   }
-  return Answer(arguments, drained, [](const v1::DrainResponse& response) {
+  const int code = Answer(arguments, drained, [](const v1::DrainResponse& response) {
     return absl::StrCat("draining; ", response.sessions(), " sessions are still open\n");
   });
+  if (code != kDone || arguments.wait <= absl::ZeroDuration() || drained->sessions() == 0) {
+    return code;
+  }
+  return Fail(kSomethingToChange,
+              absl::DeadlineExceededError(absl::StrCat(
+                  drained->sessions(), " sessions have not left within ",
+                  absl::FormatDuration(arguments.wait), "; the daemon goes on draining")));
 }
 
 int Evict(const Admin& admin, const Arguments& arguments) {

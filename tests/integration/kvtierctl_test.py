@@ -171,7 +171,10 @@ class Acting(Kvtierctl):
 
     def test_drain_waits_for_sessions_to_leave(self):
         session = self.work()
-        self.assertEqual(self.json("drain", "--wait=300ms"), {"sessions": 1})
+        self.assertEqual(self.json("drain", "--wait=300ms", code=TO_CHANGE), {"sessions": 1})
+        code, output, errors = self.run_at(self.daemon.socket, "drain", "--wait=300ms")
+        self.assertEqual((code, output), (TO_CHANGE, "draining; 1 sessions are still open\n"))
+        self.assertIn("1 sessions have not left within 300ms", errors)
         # The same again, while the session leaves when it is told.
         waiting = subprocess.Popen([BINARY, "--socket=" + self.daemon.socket, "drain",
                                     "--wait=%ds" % PATIENCE_SECONDS],
@@ -237,7 +240,7 @@ class Doctor(Kvtierctl):
 
 
 class Completion(Kvtierctl):
-    def complete(self, *words):
+    def complete(self, *words, socket=None):
         """What bash offers for the last word."""
         folder = os.path.abspath(os.path.dirname(BINARY))
         script = """
@@ -248,7 +251,7 @@ class Completion(Kvtierctl):
             ["bash", "-c", script, "bash", "kvtierctl", *words], capture_output=True, text=True,
             check=True, timeout=PATIENCE_SECONDS,
             env={**os.environ, "PATH": folder + ":" + os.environ["PATH"],
-                 "KVTIERD_SOCKET": self.daemon.socket})
+                 "KVTIERD_SOCKET": socket or self.daemon.socket})
         self.assertEqual(done.stderr, "")
         return done.stdout.split()
 
@@ -261,6 +264,20 @@ class Completion(Kvtierctl):
         self.assertEqual(self.complete("stats", ""), ["kv"])
         self.assertEqual(self.complete("--output=json", "evict", ""), [session.id])
         self.assertEqual(self.complete("health", "l"), ["liveness"])
+
+    def test_bash_asks_the_daemon_of_the_line(self):
+        """Bash cuts words at = and : before the function sees them."""
+        session = self.work()
+        nobody = new_folder(self) + "/d.sock"
+        self.assertEqual(self.complete("evict", "", socket=nobody), [])
+        for at in (["--socket=" + self.daemon.socket], ["--socket", "=", self.daemon.socket]):
+            self.assertEqual(self.complete(*at, "evict", "", socket=nobody), [session.id])
+            self.assertEqual(self.complete("stats", *at, "", socket=nobody), ["kv"])
+            self.assertEqual(self.complete(*at, "sess", socket=nobody), ["sessions"])
+        host, port = self.daemon.client.call(ADMIN + "GetNodeInfo").listen_addresses[1].split(":")
+        self.assertEqual(self.complete("--address", "=", host, ":", port, "evict", "",
+                                       socket=nobody), [session.id])
+        self.assertEqual(self.complete("--output", "="), [])
 
 
 if __name__ == "__main__":
