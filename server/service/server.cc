@@ -3,6 +3,7 @@
 #include <sys/socket.h>
 
 #include <algorithm>
+#include <atomic>
 #include <chrono>
 #include <optional>
 #include <utility>
@@ -135,6 +136,7 @@ class Server::Impl {
   std::unique_ptr<MetricsServer> metrics_;
   std::unique_ptr<StatsSampler> sampler_;
   std::unique_ptr<grpc::Server> grpc_;
+  std::atomic<grpc::HealthCheckServiceInterface*> health_{nullptr};  // of grpc_
   std::unique_ptr<FdServer> fd_server_;
   std::unique_ptr<Acceptor> acceptor_;
   Thread health_thread_;
@@ -265,6 +267,7 @@ absl::Status Server::Impl::StartGrpc() {
     }
   }
   grpc_->GetHealthCheckService()->SetServingStatus("liveness", true);
+  health_.store(grpc_->GetHealthCheckService());
   UpdateHealth();
   return absl::OkStatus();
 }
@@ -304,7 +307,11 @@ void Server::Impl::TakeConnection(UniqueFd connection) {
 }
 
 void Server::Impl::UpdateHealth() {
-  const auto set = [health = grpc_->GetHealthCheckService()](bool ready) {
+  // Over TCP a drain may come before the server that answers it is known here; then this is called
+  // again.
+  grpc::HealthCheckServiceInterface* const health = health_.load();
+  if (health == nullptr) return;
+  const auto set = [health](bool ready) {
     health->SetServingStatus("", ready);
     health->SetServingStatus(v1::KvTier::service_full_name(), ready);
   };

@@ -100,13 +100,16 @@ absl::Status ClearPath(const std::string& path, int type) {
 }
 
 // Gives the file its group and mode, in this order: a group that the file is not meant for never
-// has the rights of the one it is meant for.
-absl::Status SetAccess(const std::string& path, const SocketAccess& access) {
-  if (access.gid >= 0 && fchownat(AT_FDCWD, path.c_str(), static_cast<uid_t>(-1),
-                                  static_cast<gid_t>(access.gid), AT_SYMLINK_NOFOLLOW) != 0) {
+// has the rights of the one it is meant for. Through a descriptor of the file itself: its name may
+// lead elsewhere by now, if somebody else may write the folder.
+absl::Status SetAccess(const UniqueFd& file, const std::string& path, const SocketAccess& access) {
+  if (access.gid >= 0 && fchownat(file.get(), "", static_cast<uid_t>(-1),
+                                  static_cast<gid_t>(access.gid), AT_EMPTY_PATH) != 0) {
     return Blocked(absl::StrCat("cannot give ", path, " to group ", access.gid), strerror(errno));
   }
-  if (chmod(path.c_str(), static_cast<mode_t>(access.mode)) != 0) {
+  // There is no fchmod of a descriptor that was opened for nothing but this.
+  const std::string itself = absl::StrCat("/proc/self/fd/", file.get());
+  if (chmod(itself.c_str(), static_cast<mode_t>(access.mode)) != 0) {
     return Blocked(absl::StrFormat("cannot give %s mode %#o", path, access.mode), strerror(errno));
   }
   return absl::OkStatus();
@@ -198,10 +201,13 @@ absl::StatusOr<UnixListener> UnixListener::Listen(const std::string& path, int t
   if (bind(fd.get(), reinterpret_cast<const sockaddr*>(&address), sizeof(address)) != 0) {
     return CannotCreate(path, errno);
   }
-  struct stat file = {};
-  lstat(path.c_str(), &file);
-  UnixListener listener(path, std::move(fd), file.st_dev, file.st_ino);
-  KVTIER_RETURN_IF_ERROR(SetAccess(path, access));
+  const UniqueFd file(open(path.c_str(), O_PATH | O_NOFOLLOW | O_CLOEXEC));
+  struct stat made = {};
+  if (!file.valid() || fstat(file.get(), &made) != 0 || !S_ISSOCK(made.st_mode)) {
+    return Blocked(absl::StrCat("somebody else's file is at ", path), "the socket was replaced");
+  }
+  UnixListener listener(path, std::move(fd), made.st_dev, made.st_ino);
+  KVTIER_RETURN_IF_ERROR(SetAccess(file, path, access));
   if (listen(listener.fd(), kBacklog) != 0) {
     return Blocked(absl::StrCat("cannot listen at ", path), strerror(errno));
   }
