@@ -1,5 +1,6 @@
 #include "tests/e2e/daemon.h"
 
+#include <fcntl.h>
 #include <signal.h>
 #include <sys/prctl.h>
 #include <sys/wait.h>
@@ -16,8 +17,6 @@
 
 namespace kvtier::e2e {
 namespace {
-
-constexpr char kBinary[] = "server/kvtierd";
 
 std::shared_ptr<grpc::Channel> ChannelTo(const std::string& socket_path) {
   grpc::ChannelArguments arguments;
@@ -46,7 +45,7 @@ Daemon::~Daemon() {
 }
 
 void Daemon::Start() {
-  std::vector<std::string> words = {kBinary, "--socket=" + socket_path_,
+  std::vector<std::string> words = {options_.binary, "--socket=" + socket_path_,
                                     "--backend=" + options_.backend,
                                     absl::StrCat("--pool_bytes=", options_.pool_bytes)};
   words.insert(words.end(), options_.flags.begin(), options_.flags.end());
@@ -57,7 +56,11 @@ void Daemon::Start() {
   if (pid_ == 0) {
     // A test that dies takes its daemon along.
     prctl(PR_SET_PDEATHSIG, SIGKILL);
-    execv(kBinary, arguments.data());
+    const int log = options_.log_path.empty()
+                        ? -1
+                        : open(options_.log_path.c_str(), O_WRONLY | O_CREAT | O_APPEND, 0600);
+    if (log >= 0) dup2(log, STDERR_FILENO);
+    execv(arguments[0], arguments.data());
     _exit(127);
   }
   ASSERT_GT(pid_, 0);

@@ -28,6 +28,8 @@ struct DaemonOptions {
   int64_t pool_bytes = int64_t{64} << 20;
   std::string backend = "cpu";
   std::vector<std::string> flags;  // further ones
+  std::string binary = "server/kvtierd";
+  std::string log_path;  // its log is appended to; empty: with the test's own
 };
 
 class Daemon {
@@ -47,6 +49,8 @@ class Daemon {
   void Kill();
   // SIGTERM; returns the exit status, -1 after a signal.
   int Stop();
+  // Waits until it has ended by itself; as Stop().
+  int Wait();
 
   // A session, once the daemon serves.
   absl::StatusOr<client::Session> Open(const std::string& client_name,
@@ -61,8 +65,6 @@ class Daemon {
   bool WaitUntilReady();
 
  private:
-  int Wait();
-
   const DaemonOptions options_;
   std::string folder_;
   std::string socket_path_;

@@ -2,6 +2,10 @@
 # Runs the checks of a daemon and its workers that lie beside this script (tools/gpu_daemon_bundle).
 #
 #   run_gpu_daemon_checks.sh [GTEST_FILTER]     the tests
+#   run_gpu_daemon_checks.sh --death [GTEST_FILTER]
+#                                               of them: kill -9 in every phase, restarts with the
+#                                               pool kept, lost and wedged devices. Root also sees
+#                                               them on 2 MiB pages
 #   run_gpu_daemon_checks.sh --benchmark        what a swap-in costs by plane, and the CPU's part
 #   run_gpu_daemon_checks.sh --rpc [OPTION...]  calls beside a bare gRPC server; rpc.json in $OUT
 #
@@ -26,7 +30,16 @@ if [[ "${1:-}" == --rpc ]]; then
     "${@:2}" 2>"$logs/rpc_benchmark.err"
   exit
 fi
-timeout -k 5 180 ./daemon_test --gtest_filter="${1:-*}" >"$logs/daemon.log" 2>&1
-status=$?
-grep -E '^\[ |Failure|steps ' -A4 "$logs/daemon.log" | grep -v '^20' | tail -60
+programs=(daemon_test worker_death_test daemon_death_test lost_device_test)
+if [[ "${1:-}" == --death ]]; then
+  programs=("${programs[@]:1}")
+  shift
+fi
+status=0
+for program in "${programs[@]}"; do
+  timeout -k 5 180 "./$program" --gtest_filter="${1:-*}" >"$logs/$program.log" 2>&1 || status=1
+  echo "=== $program"
+  grep -E '^\[ |Failure|steps |killed |all back|exec to|device lost|wedged' -A4 "$logs/$program.log" |
+    grep -v -e '^20' -e '^--' | tail -60
+done
 exit "$status"
