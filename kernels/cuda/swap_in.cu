@@ -135,7 +135,8 @@ int32_t ClusterShiftFor(int32_t num_rows) {
   return num_rows <= 16 ? 2 : 1;
 }
 
-// Up to so many rows each warp begins with two at once. Beyond, that would only crowd PCIe.
+// Up to so many rows, and of one layer, warps may begin with two at once. Beyond, others have time
+// for the second, and it would only crowd PCIe.
 constexpr int32_t kStagedRows = 2;
 
 // A row that is read before its generation is looked up might be one that was not backed up yet.
@@ -199,7 +200,7 @@ cudaError_t SwapInByIndex(const SwapInParams& params, const StepPlan& plan,
   args.writes_plan = params.plan.counts != nullptr || params.layer_count > layers;
   args.tables = MakeIndexedTables(params.shape.top_k, params.shape.hot_size,
                                   params.shape.policy == EvictionPolicy::kAged);
-  if (args.early_blocks > 0 && params.num_rows <= kStagedRows) {
+  if (args.early_blocks > 0 && layers == 1 && params.num_rows <= kStagedRows) {
     const int32_t bytes = params.layers[0].layout.value_bytes;
     const bool has_room = bytes * (options.threads / kWarpThreads) <= args.tables.stage_bytes;
     args.stage_bytes = has_room ? bytes : 0;

@@ -383,16 +383,16 @@ int64_t SwapInWorkload::CountWrongIndices(Kernel kernel, int32_t batch,
 }
 
 double SwapInWorkload::RowsPerStep(int32_t batch) const {
-  const int64_t all = std::accumulate(misses_.begin(), misses_.begin() + batch, int64_t{0});
-  return static_cast<double>(all) / sizes_.measured;
+  return std::accumulate(misses_.begin(), misses_.begin() + batch, 0.0) / sizes_.measured;
 }
 
 std::vector<int32_t> SwapInWorkload::RandomSlots(int32_t batch, int64_t count) const {
   Random random(11);
   std::vector<int32_t> slots;
-  for (int64_t i = 0; i < count; ++i) {
+  while (std::ssize(slots) < count) {
     const int32_t block = block_table_[random.Below(batch * Shape().max_blocks)];
-    slots.push_back(block * kBlockSize + random.Below(kBlockSize));
+    const int32_t layer = sizes_.layers > 1 ? random.Below(sizes_.layers) : 0;
+    slots.push_back(layer * slot_count_ + block * kBlockSize + random.Below(kBlockSize));
   }
   return slots;
 }

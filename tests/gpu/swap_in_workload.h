@@ -78,7 +78,7 @@ class SwapInWorkload {
 
   // Of the first `batch` requests, in a measured step.
   double RowsPerStep(int32_t batch) const;
-  // Slots of the first `batch` requests, drawn at random.
+  // Rows of the pool: slots of the first `batch` requests on any layer, drawn at random.
   std::vector<int32_t> RandomSlots(int32_t batch, int64_t count) const;
 
  private:
