@@ -47,6 +47,8 @@ struct BackupLayers {
   BackupLayer layers[kLayersMax];
 };
 
+constexpr int32_t kNoGeneration = INT32_MIN;  // of no block
+
 // What a row's block had before the row was copied.
 struct Noted {
   int32_t slot, generation;
@@ -154,11 +156,11 @@ __device__ void CheckNote(const BackupArgs& a, const RowTask& task, int32_t gene
 __device__ void FinishRow(const BackupArgs& a, const RowTask& task, const Noted& noted) {
   int32_t* const backed_generation = a.tracking.backed_generation;
   const bool is_written = task.source >= 0;  // by this row
-  // Slots that a worker changes meanwhile may have shown another one: its row stays unbacked.
-  const bool is_same = backed_generation == nullptr || noted.slot == task.slot;
-  if (!a.finishes_rows || !is_same) {
-    if (is_same && is_written && a.starts_rows && backed_generation != nullptr) {
-      StoreRelaxed(backed_generation + task.slot, ~noted.generation);
+  // Slots that a worker changes meanwhile may have shown another one: its row is unbacked.
+  const int32_t before = noted.slot == task.slot ? noted.generation : kNoGeneration;
+  if (!a.finishes_rows) {
+    if (is_written && a.starts_rows && backed_generation != nullptr) {
+      StoreRelaxed(backed_generation + task.slot, ~before);
     }
     // Some of its layers hold the new row by now, and further launches may fail.
     if (task.kept >= 0) StoreRelaxed(NoteOf(a, task), kNone);
@@ -172,7 +174,7 @@ __device__ void FinishRow(const BackupArgs& a, const RowTask& task, const Noted&
   }
   if (backed_generation == nullptr) return;
   const int32_t generation =
-      a.starts_rows || !is_written ? noted.generation : ~LoadRelaxed(backed_generation + task.slot);
+      a.starts_rows || !is_written ? before : ~LoadRelaxed(backed_generation + task.slot);
   // Between the bytes, which the barrier has put before this, and their mark.
   __threadfence_system();
   if (is_written) StoreRelaxed(backed_generation + task.slot, generation);

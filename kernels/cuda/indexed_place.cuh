@@ -6,19 +6,30 @@
 
 namespace kvtier::cuda {
 
-// The newest row is being rewritten, so a copy of what was there before is stale.
+// The newest row is being rewritten, so a copy of what was there before is stale. A barrier is
+// behind it if images that PlaceMisses() writes have been read before it.
 KVTIER_RESOLVER __device__ inline void KVTIER_RESOLVER_OF::DropNewest() {
-  if (p_.newest_slot == nullptr) return;
+  if (p_.newest_slot == nullptr) {
+    if (kAged && !kExact) __syncthreads();
+    return;
+  }
   if constexpr (kAged) {
     if (newest_ >= 0 && kept_ == newest_ && Thread() == 0)
       cuda::DropKept(p_.state.kept + region_, 1, newest_);
   }
   auto* const owner = Shared<int32_t>(t_.owner);
-#pragma unroll 1
-  for (int32_t h = Thread(); h < hot_size(); h += threads()) {
-    if (newest_ < 0 || owner[h] != newest_) continue;
+  const auto drop = [&](int32_t h) {
+    if (newest_ < 0 || owner[h] != newest_) return;
     owner[h] = kNone;
     StoreRelaxed(p_.state.owner + int64_t{region_} * hot_size() + h, kNone);
+  };
+  // Those hot slots that the thread has asked about in AgeScores().
+  if constexpr (kExact) {
+#pragma unroll
+    for (int32_t k = 0; k < kOfThread; ++k) drop(kOfThread * Thread() + k);
+  } else {
+#pragma unroll 1
+    for (int32_t h = Thread(); h < hot_size(); h += threads()) drop(h);
   }
   __syncthreads();
 }

@@ -142,6 +142,7 @@ class IndexedResolver {
   // Each warp has exactly these, and no word is cut short.
   static constexpr bool kExact =
       kThreads > 0 && kTopK == kThreads* kWords&& kHotSize == kThreads* kOrderWords;
+  static constexpr int32_t kOfThread = kOrderWords;  // hot slots, four neighbours; where kExact
   static constexpr bool kBulk = kExact && kHasBulkCopies;
 
   __device__ static constexpr int32_t Divide(int32_t a, int32_t b) { return (a + b - 1) / b; }

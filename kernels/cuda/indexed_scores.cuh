@@ -35,7 +35,7 @@ KVTIER_RESOLVER __device__ inline void KVTIER_RESOLVER_OF::CountScore(uint32_t s
 KVTIER_RESOLVER __device__ inline void KVTIER_RESOLVER_OF::AgeScores() {
   const auto* const owner = Shared<int32_t>(t_.owner);
   if constexpr (kExact) {  // four a thread
-    static_assert(kHotSize == 4 * kThreads);
+    static_assert(kOfThread == 4);
     uint32_t* const scores = Shared<uint32_t>(t_.score) + Thread();
     const uint32_t hits = Shared<uint32_t>(t_.is_hit)[Thread()];  // a byte each, 1 or 0
     uint32_t aged = AgedScores(*scores);
@@ -108,7 +108,8 @@ KVTIER_RESOLVER __device__ inline void KVTIER_RESOLVER_OF::FindLimit() {
   before += InclusiveWarpSum(mine) - mine;
   const uint32_t last = __ballot_sync(kAllLanes, misses_ <= before + mine) & 0xff;
   const int32_t hits = last == 0 ? kScoreHits - 1 : __ffs(static_cast<int32_t>(last)) - 1;
-  limit_ = priority * kScoreHits + hits;
+  // One that no entry has that is not evictable.
+  limit_ = min(priority * kScoreHits + hits, kUnusableScore - 1);
   drawn_at_limit_ = misses_ - __shfl_sync(kAllLanes, before, hits);
 }
 

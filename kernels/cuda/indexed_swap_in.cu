@@ -122,6 +122,7 @@ __device__ inline void ResolveAndCopy(const IndexedSwapInArgs& a, const LayerLis
   if (resolver->KeepsIndex(turn)) resolver->KeepIndex();
   const bool is_shared = is_early && !resolver->repeats();
   if (!is_shared) {  // what has started is of no use: misses have other numbers
+    if (rows->second != kNone) WaitForCopies();
     rows->has_started = false;
     rows->first = rows->second = kNone;
     rows->next = turn * WarpCount() + Warp();
@@ -147,7 +148,6 @@ __device__ inline void ResolveAndCopy(const IndexedSwapInArgs& a, const LayerLis
   for (int32_t l = 0; is_shared && l < list.count; ++l) {
     const Shares shares(resolver->MissingOfLane(), a.early_blocks);
     if (rows->first != kNone && !(l == 0 && rows->has_started)) copy(list.layers[l], rows->first);
-    if (rows->second != kNone && l > 0) copy(list.layers[l], rows->second);
     for (int32_t u = rows->next; u < shares.rest(); u += warps) {
       copy(list.layers[l], shares.Rest(u));
     }

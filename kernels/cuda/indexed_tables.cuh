@@ -15,14 +15,14 @@ namespace kvtier::cuda {
 // A row of so many blocks has one that keeps its index while the first one writes.
 inline constexpr int32_t kBlocksMany = 4;
 
-// Lengths, and byte offsets into the block's shared memory, all multiples of 16. "Missing" is a
-// position that the index does not know.
 // Of a count by scores: many hot slots have the same one, so that their threads would wait for each
 // other if it were counted in one place.
 inline constexpr int32_t kScoreValues = 256, kScoreCopies = 4;
 // Of the counting sort of a step's copies.
 inline constexpr int32_t kAddressBuckets = 512;
 
+// Lengths, and byte offsets into the block's shared memory, all multiples of 16. "Missing" is a
+// position that the index does not know.
 struct IndexedTables {
   int32_t top_k, hot_size;
   int32_t index_length;   // words

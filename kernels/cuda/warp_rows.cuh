@@ -21,9 +21,10 @@ inline constexpr int32_t kStagedMax = 32;
 // The rows that a warp copies (shares.cuh). The bytes of the first come into registers and those of
 // the second, with few rows in a call, into shared memory while their places are being found.
 struct WarpRows {
-  int32_t first = kNone, second = kNone;  // misses; kNone: none, or not begun before
-  int32_t next;                           // of the rest, or of all misses
-  bool has_started = false;               // the first
+  int32_t first = kNone;     // a miss; kNone: none, or not begun before
+  int32_t second = kNone;    // likewise, in calls of one layer
+  int32_t next;              // of the rest, or of all misses
+  bool has_started = false;  // the first
   RowInFlight bytes;
 };
 
