@@ -23,7 +23,9 @@
 #include "server/config/print.h"
 #include "server/core/clock.h"
 #include "server/core/error.h"
+#include "server/core/out_of_memory.h"
 #include "server/core/shared_memory.h"
+#include "server/core/status_macros.h"
 #include "server/device/make_backend.h"
 #include "server/host_pool/host_pool.h"
 #include "server/options.h"
@@ -286,6 +288,7 @@ int Serve(const DaemonOptions& options, const Command& command, const CommandSou
 }
 
 int Main(const CommandSources& sources) {
+  AbortWhenOutOfMemory();
   const SystemClock clock;
   Log log(&clock);
   const absl::StatusOr<Command> command = ReadCommand(sources);

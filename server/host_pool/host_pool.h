@@ -120,6 +120,8 @@ class HostPool {
   PoolFolder* folder() const { return folder_.get(); }
   // Never waits for the pinning, nor for a part that is being wiped.
   Stats stats() const;
+  // As in HostPoolOptions.
+  const std::string& system_root() const { return options_.system_root; }
 
  private:
   friend class PoolPart;

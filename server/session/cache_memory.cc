@@ -6,10 +6,25 @@
 #include <utility>
 
 #include "server/core/limits.h"
+#include "server/core/memory_headroom.h"
 #include "server/core/status_macros.h"
 
 namespace kvtier {
 namespace {
+
+// What the daemon itself keeps of a block beside the pool, generously: its records, its holders,
+// its place in a holder's set and in a block table. With small blocks this is as much as their
+// rows, and a failed allocation ends the process.
+constexpr int64_t kBookkeepingBytesPerBlock = 32;
+// Less is not worth reading the limits of the machine and its container.
+constexpr int64_t kHeadroomCheckBytesMin = int64_t{1} << 20;
+
+absl::Status CheckBookkeeping(const CacheLayout& layout, const HostPool& pool) {
+  const int64_t bytes = layout.block_count * kBookkeepingBytesPerBlock;
+  if (bytes < kHeadroomCheckBytesMin) return absl::OkStatus();
+  return CheckMemoryHeadroom(ReadMemoryHeadroom(pool.system_root()),
+                             "what the daemon keeps of each block of a cache", bytes);
+}
 
 // What a part of the pool's rows holds behind the rows of the cache.
 int64_t BackedBytesInPart(const CacheLayout& layout) {
@@ -26,6 +41,8 @@ absl::StatusOr<CacheMemory> CacheMemory::Create(absl::string_view name, const Ca
   memory.layout_ = layout;
   const int64_t row_bytes = HostGeometryOf(layout).size_bytes;
   const TrackingGeometry tracking = TrackingGeometryOf(layout);
+  KVTIER_RETURN_IF_ERROR(pool->CheckReady());
+  KVTIER_RETURN_IF_ERROR(CheckBookkeeping(layout, *pool));
   if (pool->folder() != nullptr) {
     KVTIER_ASSIGN_OR_RETURN(memory.part_, pool->Carve(row_bytes + BackedBytesInPart(layout)));
     KVTIER_ASSIGN_OR_RETURN(memory.file_, pool->folder()->NewCacheFile(
