@@ -206,10 +206,10 @@ Failure WaitForEnd(const sigset_t& signals, const DeviceBackend& backend, HostPo
 }
 
 // Takes over what the last daemon left, and says so.
-void AdoptCaches(const HostPool& pool, Node* node, const Log& log) {
-  if (pool.folder() == nullptr) return;
+absl::Status AdoptCaches(const HostPool& pool, Node* node, const Log& log) {
+  if (pool.folder() == nullptr) return absl::OkStatus();
   std::vector<std::string> dropped = pool.folder()->dropped();
-  const std::vector<std::string> more = node->AdoptCaches();
+  KVTIER_ASSIGN_OR_RETURN(const std::vector<std::string> more, node->AdoptCaches());
   dropped.insert(dropped.end(), more.begin(), more.end());
   for (const std::string& what : dropped) {
     log.Event(LogLevel::kWarning, "dropped", {{"what", what}});
@@ -217,6 +217,7 @@ void AdoptCaches(const HostPool& pool, Node* node, const Log& log) {
   const absl::StatusOr<NodeSnapshot> kept = node->Snapshot("");
   log.Event("pool_kept", {{"caches", kept.ok() ? kept->caches.size() : 0},
                           {"earlier_workers", node->earlier_workers() ? "yes" : "no"}});
+  return absl::OkStatus();
 }
 
 // What a running daemon is told when its configuration was read again.
@@ -233,7 +234,9 @@ int Serve(const DaemonOptions& options, const Command& command, const CommandSou
           ServiceManager* manager, Log* shared_log) {
   const Log& log = *shared_log;
   auto node = std::make_unique<Node>(options.node, clock, backend, pool);
-  AdoptCaches(*pool, node.get(), log);
+  if (absl::Status adopted = AdoptCaches(*pool, node.get(), log); !adopted.ok()) {
+    return Fail(log, kNoPool, adopted);
+  }
   absl::StatusOr<std::unique_ptr<Server>> server =
       Server::Start(options.server, {clock, node.get(), pool, backend, &log,
                                      [manager, clock] { manager->Heartbeat(clock->Now()); }});

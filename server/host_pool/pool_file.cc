@@ -8,6 +8,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <cstring>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -27,9 +28,28 @@ absl::Status FileError(absl::string_view name, int64_t bytes, absl::string_view 
 
 }  // namespace
 
+absl::Status CannotRead(absl::string_view what, int error) {
+  const std::string text = absl::StrCat(what, ": ", strerror(error));
+  switch (error) {
+    case ENOENT:
+    case ENOTDIR:
+    case EISDIR:
+    case ELOOP:
+    case ENXIO:
+    case EACCES:
+    case EPERM:
+      return absl::DataLossError(text);
+    default:
+      return MakeError(absl::StatusCode::kResourceExhausted, "LIMIT_REACHED",
+                       absl::StrCat("in the pool folder: ", text,
+                                    "; nothing was dropped, start again when there is more"),
+                       {{"limit", "descriptors and memory of the system"}});
+  }
+}
+
 absl::Status CheckOwnFile(int fd) {
   struct stat file = {};
-  if (fstat(fd, &file) != 0) return absl::DataLossError(strerror(errno));
+  if (fstat(fd, &file) != 0) return CannotRead("fstat", errno);
   if (!S_ISREG(file.st_mode) || file.st_nlink != 1) {
     return absl::DataLossError("it is no regular file with one name");
   }
@@ -68,10 +88,10 @@ absl::StatusOr<PoolFile> PoolFile::Create(const FolderView& folder, const std::s
 absl::StatusOr<PoolFile> PoolFile::Open(const FolderView& folder, const std::string& name) {
   const UniqueFd fd(openat(folder.fd, name.c_str(), O_RDWR | O_CLOEXEC | O_NOFOLLOW));
   if (!fd.valid() && errno == ENOENT) return absl::NotFoundError("it is not there");
-  if (!fd.valid()) return absl::DataLossError(absl::StrCat("open: ", strerror(errno)));
+  if (!fd.valid()) return CannotRead(absl::StrCat(name, ": open"), errno);
   KVTIER_RETURN_IF_ERROR(CheckOwnFile(fd.get()));
   struct stat status = {};
-  if (fstat(fd.get(), &status) != 0) return absl::DataLossError(strerror(errno));
+  if (fstat(fd.get(), &status) != 0) return CannotRead(absl::StrCat(name, ": fstat"), errno);
   if (status.st_size <= 0 || status.st_size % folder.page_bytes != 0) {
     return absl::DataLossError(absl::StrCat("it has ", status.st_size, " bytes"));
   }
@@ -101,7 +121,10 @@ absl::Status PoolFile::Commit() {
   return absl::OkStatus();
 }
 
-void PoolFile::Remove() const { unlinkat(folder_.fd, PresentName().c_str(), 0); }
+void PoolFile::Remove() const {
+  if (unlinkat(folder_.fd, PresentName().c_str(), 0) == 0 || data_ == nullptr) return;
+  std::memset(data_, 0, sizeof(int64_t));
+}
 
 absl::StatusOr<UniqueFd> PoolFile::OpenReadOnly() const {
   UniqueFd fd(openat(folder_.fd, PresentName().c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW));

@@ -12,10 +12,10 @@
 
 #include <algorithm>
 #include <cstring>
-#include <fstream>
 #include <utility>
 
 #include "absl/cleanup/cleanup.h"
+#include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "server/core/error.h"
@@ -55,11 +55,18 @@ bool IsOurs(absl::string_view name) {
          absl::StartsWith(name, kCachePrefix);
 }
 
-std::string ReadMachineBootId(const std::string& system_root) {
-  std::ifstream file(system_root + "/proc/sys/kernel/random/boot_id");
-  std::string id;
-  file >> id;
-  return id;
+// Empty: the system says none.
+absl::StatusOr<std::string> ReadMachineBootId(const std::string& system_root) {
+  const std::string path = system_root + "/proc/sys/kernel/random/boot_id";
+  const UniqueFd file(open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  char id[64];
+  const ssize_t size = file.valid() ? read(file.get(), id, sizeof(id)) : -1;
+  if (size >= 0) {
+    return std::string(absl::StripAsciiWhitespace({id, static_cast<size_t>(size)}));
+  }
+  const absl::Status error = CannotRead(path, errno);
+  if (absl::IsDataLoss(error)) return std::string();
+  return error;
 }
 
 }  // namespace
@@ -69,12 +76,15 @@ absl::StatusOr<std::unique_ptr<PoolFolder>> PoolFolder::Open(const PoolFolderOpt
   KVTIER_RETURN_IF_ERROR(folder->OpenFolder());
   KVTIER_RETURN_IF_ERROR(folder->OpenPool());
   KVTIER_RETURN_IF_ERROR(folder->StartRun());
-  if (folder->AdoptCaches() || !folder->EarlierRunsMapThePool()) return folder;
+  KVTIER_ASSIGN_OR_RETURN(const bool all, folder->AdoptCaches());
+  if (all || !folder->EarlierRunsMapThePool()) return folder;
   // Nobody knows where the lost cache's rows are, and a worker may still write them.
   folder->dropped_.push_back("the pool: workers of an earlier daemon may write the lost cache");
   folder->kept_.clear();
-  folder->RemoveAllFiles();
-  KVTIER_RETURN_IF_ERROR(folder->MakePool(ReadMachineBootId(options.system_root)));
+  KVTIER_RETURN_IF_ERROR(folder->RemoveAllFiles());
+  KVTIER_ASSIGN_OR_RETURN(const std::string machine_boot_id,
+                          ReadMachineBootId(options.system_root));
+  KVTIER_RETURN_IF_ERROR(folder->MakePool(machine_boot_id));
   KVTIER_RETURN_IF_ERROR(folder->StartRun());
   return folder;
 }
@@ -112,7 +122,8 @@ absl::Status PoolFolder::OpenFolder() {
 }
 
 absl::Status PoolFolder::OpenPool() {
-  const std::string machine_boot_id = ReadMachineBootId(options_.system_root);
+  KVTIER_ASSIGN_OR_RETURN(const std::string machine_boot_id,
+                          ReadMachineBootId(options_.system_root));
   const absl::Status adopted = AdoptPool(machine_boot_id);
   if (adopted.ok() || absl::IsResourceExhausted(adopted)) return adopted;
   if (absl::IsFailedPrecondition(adopted) && !options_.drop_mismatch) return adopted;
@@ -120,7 +131,7 @@ absl::Status PoolFolder::OpenPool() {
     dropped_.push_back(absl::StrCat("the pool: ", adopted.message()));
   }
   // Never shrunk or written over: whoever has the old files mapped keeps them.
-  RemoveAllFiles();
+  KVTIER_RETURN_IF_ERROR(RemoveAllFiles());
   return MakePool(machine_boot_id);
 }
 
@@ -140,10 +151,11 @@ absl::Status PoolFolder::AdoptPool(const std::string& machine_boot_id) {
                     absl::StrCat(options_.pool_bytes));
   }
   rows_ = UniqueFd(openat(view_.fd, kRows, O_RDWR | O_CLOEXEC | O_NOFOLLOW));
-  if (!rows_.valid()) return absl::DataLossError(absl::StrCat("rows: ", strerror(errno)));
+  if (!rows_.valid()) return CannotRead("rows", errno);
   KVTIER_RETURN_IF_ERROR(CheckOwnFile(rows_.get()));
   struct stat status = {};
-  if (fstat(rows_.get(), &status) != 0 || status.st_size != options_.pool_bytes) {
+  if (fstat(rows_.get(), &status) != 0) return CannotRead("rows: fstat", errno);
+  if (status.st_size != options_.pool_bytes) {
     return absl::DataLossError(absl::StrCat("its rows have ", status.st_size, " bytes by now"));
   }
   pool_id_ = manifest->pool_id;
@@ -204,9 +216,10 @@ bool PoolFolder::EarlierRunsMapThePool() const {
   return fcntl(probe_.get(), F_OFD_GETLK, &lock) != 0 || lock.l_type != F_UNLCK;
 }
 
-bool PoolFolder::AdoptCaches() {
+absl::StatusOr<bool> PoolFolder::AdoptCaches() {
   bool all = true;
-  for (const std::string& name : FileNames()) {
+  KVTIER_ASSIGN_OR_RETURN(const std::vector<std::string> names, FileNames());
+  for (const std::string& name : names) {
     if (name == kRows || name == kPool) continue;
     absl::StatusOr<CacheFile> file = absl::DataLossError("it was not finished");
     if (absl::StartsWith(name, kCachePrefix) && !absl::EndsWith(name, ".new")) {
@@ -219,6 +232,7 @@ bool PoolFolder::AdoptCaches() {
       kept_.push_back(*std::move(file));
       continue;
     }
+    if (absl::IsResourceExhausted(file.status())) return file.status();
     // A file without its name was never anybody's.
     all = all && absl::EndsWith(name, ".new");
     dropped_.push_back(absl::StrCat("file ", name, ": ", file.status().message()));
@@ -232,24 +246,32 @@ absl::StatusOr<CacheFile> PoolFolder::NewCacheFile(CacheManifest manifest) const
   return CacheFile::Create(view_, absl::StrCat(kCachePrefix, RandomHex(8)), manifest);
 }
 
-std::vector<std::string> PoolFolder::FileNames() const {
-  std::vector<std::string> names;
+// A cache that is not seen would be written over, so that one missing name is an error of all.
+absl::StatusOr<std::vector<std::string>> PoolFolder::FileNames() const {
   // A descriptor of its own: readdir moves its place.
-  const int fd = openat(view_.fd, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-  DIR* const folder = fd < 0 ? nullptr : fdopendir(fd);
-  if (folder == nullptr) return names;
+  UniqueFd fd(openat(view_.fd, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  DIR* const folder = fd.valid() ? fdopendir(fd.get()) : nullptr;
+  if (folder == nullptr) return CannotRead("list of its files", errno);
+  fd.Release();  // the DIR's
   const absl::Cleanup close = [folder] { closedir(folder); };
-  while (const dirent* entry = readdir(folder)) {
+  std::vector<std::string> names;
+  for (;;) {
+    errno = 0;
+    const dirent* const entry = readdir(folder);
+    if (entry == nullptr && errno != 0) return CannotRead("list of its files", errno);
+    if (entry == nullptr) break;
     if (IsOurs(entry->d_name)) names.emplace_back(entry->d_name);
   }
   std::sort(names.begin(), names.end());
   return names;
 }
 
-void PoolFolder::RemoveAllFiles() const {
-  // The manifest first: without it nothing else counts.
+absl::Status PoolFolder::RemoveAllFiles() const {
+  KVTIER_ASSIGN_OR_RETURN(const std::vector<std::string> names, FileNames());
+  // The manifest first: without it nothing else counts. What cannot be removed is another pool's.
   unlinkat(view_.fd, kPool, 0);
-  for (const std::string& name : FileNames()) unlinkat(view_.fd, name.c_str(), 0);
+  for (const std::string& name : names) unlinkat(view_.fd, name.c_str(), 0);
+  return absl::OkStatus();
 }
 
 }  // namespace kvtier

@@ -36,7 +36,8 @@ class PoolFolder {
  public:
   // Takes the folder, which no other daemon may use meanwhile, and makes it and the pool where they
   // are not there. Takes no page of the rows. Errors: FIELD_INVALID (not on tmpfs or hugetlbfs, not
-  // this user's alone, in use), LAYOUT_MISMATCH (another pool_bytes or version), LIMIT_REACHED.
+  // this user's alone, in use), LAYOUT_MISMATCH (another pool_bytes or version), LIMIT_REACHED
+  // (also where what is there cannot be looked at: then nothing of it is dropped).
   static absl::StatusOr<std::unique_ptr<PoolFolder>> Open(const PoolFolderOptions& options);
   PoolFolder(const PoolFolder&) = delete;
   PoolFolder& operator=(const PoolFolder&) = delete;
@@ -70,9 +71,9 @@ class PoolFolder {
   absl::Status MakePool(const std::string& machine_boot_id);
   absl::Status StartRun();
   // False: one that may have been a worker's is lost.
-  bool AdoptCaches();
-  std::vector<std::string> FileNames() const;  // of our own
-  void RemoveAllFiles() const;
+  absl::StatusOr<bool> AdoptCaches();
+  absl::StatusOr<std::vector<std::string>> FileNames() const;  // of our own
+  absl::Status RemoveAllFiles() const;
 
   const PoolFolderOptions options_;
   UniqueFd folder_;

@@ -86,7 +86,8 @@ absl::StatusOr<CacheMemory> CacheMemory::Adopt(CacheFile file, HostPool* pool,
     return memory.Register(backend);
   }();
   if (adopted.ok()) return memory;
-  memory.Release(/*keep_file=*/false);
+  // A device that does not take its memory now says nothing against what is in it.
+  memory.Release(/*keep_file=*/!absl::IsDataLoss(adopted));
   return adopted;
 }
 

@@ -22,7 +22,7 @@ void Node::SetLimits(int32_t sessions_max, int32_t caches_max) {
 
 NodeLimits Node::limits() const { return impl_->limits(); }
 
-std::vector<std::string> Node::AdoptCaches() { return impl_->AdoptCaches(); }
+absl::StatusOr<std::vector<std::string>> Node::AdoptCaches() { return impl_->AdoptCaches(); }
 
 std::vector<std::string> Node::EndExpiredCaches() { return impl_->EndExpiredCaches(); }
 

@@ -70,8 +70,10 @@ class Node {
 
   // Takes over the caches that an earlier daemon left in the pool's folder, if there is one; once,
   // before anything else. Without a session each stays for `reattach_duration`, or for as long as
-  // it was to be retained. What cannot be used is dropped; returned are the reasons.
-  std::vector<std::string> AdoptCaches();
+  // it was to be retained. What cannot be used is dropped; returned are the reasons. Errors: the
+  // machine or the device has no room for them now. Nothing was dropped for that, and this node must
+  // not go on: it would write over what it did not take.
+  absl::StatusOr<std::vector<std::string>> AdoptCaches();
   // Ends caches whose time without sessions is over, and notices when the last worker of an earlier
   // daemon is gone: until then the blocks that such workers may write are given to nobody, and
   // their caches do not end. To be called now and then. Never waits. Returns the names.

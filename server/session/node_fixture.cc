@@ -220,7 +220,20 @@ void NodeFixture::RestartNode() {
   const Clock* const clock =
       options_.manual_clock ? static_cast<const Clock*>(&manual_clock_) : &system_clock_;
   node_ = std::make_unique<Node>(options_.node, clock, backend_.get(), pool_.get());
-  EXPECT_THAT(node_->AdoptCaches(), ::testing::IsEmpty());
+  const absl::StatusOr<std::vector<std::string>> dropped = node_->AdoptCaches();
+  EXPECT_TRUE(dropped.ok()) << dropped.status();
+  EXPECT_THAT(dropped.value_or(std::vector<std::string>()), ::testing::IsEmpty());
+}
+
+void NodeFixture::RestartEmpty() {
+  node_.reset();
+  if (!folder_.empty()) {
+    pool_.reset();
+    for (const auto& entry : std::filesystem::directory_iterator(folder_)) {
+      std::filesystem::remove(entry.path());
+    }
+  }
+  RestartNode();
 }
 
 absl::Time NodeFixture::Soon() const {

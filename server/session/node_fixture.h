@@ -101,6 +101,8 @@ class NodeFixture : public ::testing::Test {
 
   Node& node() { return *node_; }
   void RestartNode();
+  // The same, without anything that the last node left in the pool's folder.
+  void RestartEmpty();
   FaultPlan& plan() { return *plan_; }
   ManualClock& clock() { return manual_clock_; }
   HostPool& pool() { return *pool_; }

@@ -33,7 +33,7 @@ class Node::Impl {
   absl::Time start_time() const { return start_time_; }
   void SetLimits(int32_t sessions_max, int32_t caches_max);
   NodeLimits limits() const;
-  std::vector<std::string> AdoptCaches();
+  absl::StatusOr<std::vector<std::string>> AdoptCaches();
   std::vector<std::string> EndExpiredCaches();
   bool earlier_workers() const { return earlier_workers_.load(std::memory_order_relaxed); }
   absl::StatusOr<std::string> OpenSession(absl::string_view client_name, Peer peer,

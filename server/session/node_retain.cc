@@ -9,21 +9,19 @@
 
 namespace kvtier {
 
-std::vector<std::string> Node::Impl::AdoptCaches() {
+absl::StatusOr<std::vector<std::string>> Node::Impl::AdoptCaches() {
   std::vector<std::string> dropped;
   PoolFolder* const folder = pool_->folder();
   if (folder == nullptr) return dropped;
   // They must be ended some day, whether or not a session ever opens.
-  if (absl::Status started = reaper_.Start(); !started.ok()) {
-    dropped.push_back(absl::StrCat("all caches: ", started.message()));
-    return dropped;
-  }
+  KVTIER_RETURN_IF_ERROR(reaper_.Start());
   earlier_workers_ = folder->EarlierRunsMapThePool();
   for (CacheFile& file : folder->TakeKept()) {
     const std::string name = file.manifest().cache;
     const Retention retention = file.retention();
     absl::StatusOr<std::shared_ptr<Cache>> cache =
         Cache::Adopt(std::move(file), pool_, backend_, clock_);
+    if (!cache.ok() && !absl::IsDataLoss(cache.status())) return cache.status();
     if (!cache.ok()) {
       dropped.push_back(absl::StrCat("cache ", name, ": ", cache.status().message()));
       continue;
