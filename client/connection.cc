@@ -47,6 +47,9 @@ absl::StatusOr<std::shared_ptr<Connection>> Connection::Open(SessionOptions opti
     return ArgumentError("call_timeout", absl::FormatDuration(options.call_timeout), "> 0");
   }
   std::shared_ptr<Connection> connection(new Connection(std::move(options)));
+  absl::Status started =
+      connection->live_->reader.Start([raw = connection.get()] { raw->ReadEvents(); });
+  if (!started.ok()) return started;
   if (absl::Status status = connection->WaitUntilOpened(); !status.ok()) return status;
   return connection;
 }
@@ -56,7 +59,6 @@ Connection::Connection(SessionOptions options)
   live_->channel = MakeChannel(options_.socket_path);
   live_->stub = v1::KvTier::NewStub(live_->channel);
   live_->context.set_wait_for_ready(options_.wait_for_daemon);
-  live_->reader = std::thread([this] { ReadEvents(); });
 }
 
 Connection::~Connection() {
@@ -73,7 +75,7 @@ void Connection::Close() {
     closing_ = true;
   }
   live_->context.TryCancel();
-  if (live_->reader.joinable()) live_->reader.join();
+  live_->reader.Join();
 }
 
 absl::Status Connection::WaitUntilOpened() {

@@ -7,7 +7,6 @@
 #include <map>
 #include <memory>
 #include <string>
-#include <thread>
 #include <utility>
 #include <vector>
 
@@ -17,6 +16,7 @@
 #include "absl/time/time.h"
 #include "client/mutex.h"
 #include "client/session.h"
+#include "client/thread.h"
 #include "grpcpp/grpcpp.h"
 #include "proto/kvtier/v1/kvtier.grpc.pb.h"
 
@@ -84,7 +84,7 @@ class Connection {
     std::shared_ptr<grpc::Channel> channel;
     std::unique_ptr<v1::KvTier::Stub> stub;
     grpc::ClientContext context;  // of the session's call
-    std::thread reader;
+    Thread reader;
   };
 
   explicit Connection(SessionOptions options);

@@ -23,6 +23,7 @@ namespace {
 constexpr size_t kAnswerBytesMax = 512;
 // The API passes one descriptor at a time; more are closed.
 constexpr int kDescriptorsMax = 4;
+constexpr absl::Duration kConnectRetryDelay = absl::Milliseconds(10);
 
 // Closes itself.
 class Socket {
@@ -39,7 +40,23 @@ class Socket {
   int fd_;
 };
 
-absl::StatusOr<Socket> ConnectTo(const std::string& path) {
+// Of a call that failed with `error`: is it this process that has no more, or the socket that
+// broke?
+absl::Status SocketError(absl::string_view what, int error) {
+  const std::string text = absl::StrCat("the descriptor socket: ", what, ": ", strerror(error));
+  switch (error) {
+    case EMFILE:
+    case ENFILE:
+    case ENOBUFS:
+    case ENOMEM:
+      return MakeError(absl::StatusCode::kResourceExhausted, "LIMIT_REACHED", text,
+                       {{"limit", "memory and descriptors of this process"}});
+    default:
+      return absl::UnavailableError(text);
+  }
+}
+
+absl::StatusOr<Socket> ConnectTo(const std::string& path, absl::Time deadline) {
   sockaddr_un address = {};
   address.sun_family = AF_UNIX;
   if (path.empty() || path.size() >= sizeof(address.sun_path)) {
@@ -47,23 +64,29 @@ absl::StatusOr<Socket> ConnectTo(const std::string& path) {
   }
   memcpy(address.sun_path, path.data(), path.size());
   Socket socket(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
-  if (socket.fd() < 0) return absl::UnavailableError(strerror(errno));
-  if (connect(socket.fd(), reinterpret_cast<const sockaddr*>(&address), sizeof(address)) == 0) {
-    return socket;
+  if (socket.fd() < 0) return SocketError("socket", errno);
+  while (connect(socket.fd(), reinterpret_cast<const sockaddr*>(&address), sizeof(address)) != 0) {
+    const int error = errno;
+    // EAGAIN: more workers connect at this moment than the daemon has accepted.
+    if ((error != EAGAIN && error != EINTR) || absl::Now() >= deadline) {
+      return SocketError(absl::StrCat("connecting to ", path), error);
+    }
+    if (error == EAGAIN) absl::SleepFor(kConnectRetryDelay);
   }
-  return absl::UnavailableError(absl::StrCat(path, ": ", strerror(errno)));
+  return socket;
 }
 
-// Waits until `fd` has something to read. False after `deadline`.
-bool WaitReadable(int fd, absl::Time deadline) {
+// Waits until `fd` has something to read. DEADLINE_EXCEEDED after `deadline`.
+absl::Status WaitReadable(int fd, absl::Time deadline) {
   for (;;) {
     const absl::Duration left = deadline - absl::Now();
     pollfd poll_fd = {.fd = fd, .events = POLLIN};
     const auto timeout =
         static_cast<int>(std::clamp<int64_t>(absl::ToInt64Milliseconds(left), 0, INT32_MAX));
     const int ready = poll(&poll_fd, 1, timeout);
-    if (ready > 0) return true;
-    if (left <= absl::ZeroDuration()) return false;
+    if (ready > 0) return absl::OkStatus();
+    if (ready < 0 && errno != EINTR) return SocketError("poll", errno);
+    if (left <= absl::ZeroDuration()) return absl::DeadlineExceededError("no descriptor came");
   }
 }
 
@@ -103,13 +126,17 @@ absl::StatusOr<int> Receive(const Socket& socket) {
   iovec part = {.iov_base = text, .iov_len = sizeof(text)};
   msghdr header = {
       .msg_iov = &part, .msg_iovlen = 1, .msg_control = control, .msg_controllen = sizeof(control)};
-  const ssize_t size = recvmsg(socket.fd(), &header, MSG_CMSG_CLOEXEC);
-  if (size < 0) {
-    return absl::UnavailableError(absl::StrCat("the descriptor socket broke: ", strerror(errno)));
-  }
+  ssize_t size = -1;
+  do {
+    size = recvmsg(socket.fd(), &header, MSG_CMSG_CLOEXEC);
+  } while (size < 0 && errno == EINTR);
+  if (size < 0) return SocketError("recvmsg", errno);
   const std::vector<int> fds = DescriptorsOf(&header);
   for (size_t i = 1; i < fds.size(); ++i) close(fds[i]);
   if (!fds.empty()) return fds.front();
+  if (size == 0) return absl::UnavailableError("the daemon closed the descriptor socket");
+  // The kernel keeps a descriptor back that has no place here, and says so in this way.
+  if ((header.msg_flags & MSG_CTRUNC) != 0) return SocketError("recvmsg", EMFILE);
   return RefusalOf(absl::string_view(text, size));
 }
 
@@ -126,19 +153,22 @@ absl::StatusOr<int> RedeemAt(const std::vector<std::string>& paths, const std::s
   const absl::Time deadline = absl::Now() + timeout;
   std::vector<std::string> refusals;
   for (const std::string& path : paths) {
-    absl::StatusOr<Socket> socket = ConnectTo(path);
+    absl::StatusOr<Socket> socket = ConnectTo(path, deadline);
+    // Another path would not help.
+    if (absl::IsResourceExhausted(socket.status())) return socket.status();
     if (!socket.ok()) {
       refusals.emplace_back(socket.status().message());
       continue;
     }
-    if (send(socket->fd(), token.data(), token.size(), MSG_NOSIGNAL) < 0) {
-      return absl::UnavailableError(
-          absl::StrCat("the descriptor socket ", path, " broke: ", strerror(errno)));
+    while (send(socket->fd(), token.data(), token.size(), MSG_NOSIGNAL) < 0) {
+      if (errno != EINTR) return SocketError(absl::StrCat("sending to ", path), errno);
     }
-    if (!WaitReadable(socket->fd(), deadline)) {
+    absl::Status ready = WaitReadable(socket->fd(), deadline);
+    if (absl::IsDeadlineExceeded(ready)) {
       return absl::DeadlineExceededError(absl::StrCat("no descriptor came from ", path, " within ",
                                                       absl::FormatDuration(timeout)));
     }
+    if (!ready.ok()) return ready;
     return Receive(*socket);
   }
   return absl::UnavailableError(

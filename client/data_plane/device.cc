@@ -21,11 +21,20 @@ Error GpuOnly(const std::string& feature) {
           .metadata = {{"feature", feature}}};
 }
 
+// Of a call that failed though nothing is wrong with what it was asked.
+Error OutOf(const std::string& what) {
+  return {.code = Code::kResourceExhausted,
+          .reason = "LIMIT_REACHED",
+          .message = what + " failed: " + strerror(errno),
+          .metadata = {{"limit", "memory and descriptors of this process"}}};
+}
+
 // Are the bytes there, and will they stay?
 Error CheckFile(const FilePart& part) {
   struct stat file;
   if (fstat(part.fd, &file) != 0) {
-    return MalformedAnswer(std::string("fstat failed: ") + strerror(errno));
+    if (errno == EBADF) return MalformedAnswer("it has no descriptor");
+    return OutOf("looking at a descriptor");
   }
   if (part.size_bytes <= 0 || part.offset_bytes < 0 ||
       part.offset_bytes % sysconf(_SC_PAGESIZE) != 0 ||
@@ -41,6 +50,7 @@ Error CheckFile(const FilePart& part) {
   }
   // A file that shrinks later would make our accesses fault.
   const int seals = fcntl(part.fd, F_GET_SEALS);
+  if (seals < 0 && errno != EINVAL) return OutOf("looking at a descriptor");
   if (seals < 0 || (seals & F_SEAL_SHRINK) == 0) {
     return MalformedAnswer("its descriptor is not sealed against shrinking");
   }

@@ -120,11 +120,23 @@ def fd_socket_candidates(configured: str, announced: str, socket_path: str) -> L
     return [announced] if sibling == announced else [announced, sibling]
 
 
+def _no_descriptor_left() -> KvtierError:
+    return make_error("RESOURCE_EXHAUSTED", "this process has no descriptor left for a segment; "
+                      "raise its limit (ulimit -n)", "LIMIT_REACHED", {"limit": "file descriptors"})
+
+
+def _new_socket() -> socket.socket:
+    try:
+        return socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    except OSError as error:
+        raise _no_descriptor_left() from error
+
+
 def redeem_token(paths: List[str], token: str, timeout: float) -> int:
     """The descriptor of a token, which the caller closes."""
     refusals = []
     for path in paths:
-        with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as channel:
+        with _new_socket() as channel:
             channel.settimeout(timeout)
             try:
                 channel.connect(path)
@@ -133,7 +145,7 @@ def redeem_token(paths: List[str], token: str, timeout: float) -> int:
                 continue
             try:
                 channel.send(token.encode())
-                answer, descriptors, _, _ = socket.recv_fds(channel, _REFUSAL_BYTES_MAX, 4)
+                answer, descriptors, flags, _ = socket.recv_fds(channel, _REFUSAL_BYTES_MAX, 4)
             except socket.timeout:
                 raise make_error("DEADLINE_EXCEEDED", "no descriptor came from %s within %gs" %
                                  (path, timeout)) from None
@@ -145,6 +157,11 @@ def redeem_token(paths: List[str], token: str, timeout: float) -> int:
         if descriptors:
             os.set_inheritable(descriptors[0], False)
             return descriptors[0]
+        if not answer:
+            raise UnavailableError("the daemon closed the descriptor socket %s" % path)
+        # The kernel keeps a descriptor back that has no place here, and says so in this way.
+        if flags & socket.MSG_CTRUNC:
+            raise _no_descriptor_left()
         raise _refusal_of(answer)
     raise UnavailableError("cannot connect to the descriptor socket: %s. If the daemon's folder "
                            "has another path here, name the socket in fd_socket_path" %

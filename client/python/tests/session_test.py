@@ -1,8 +1,10 @@
 """Sessions: opened, lost, revoked, closed, and what is said where none can be."""
 import concurrent.futures
+import itertools
 import logging
 import os
 import pickle
+import resource
 import socket
 import unittest
 import unittest.mock
@@ -38,6 +40,27 @@ class SessionTest(unittest.TestCase):
         session = kvtier.open_session(host.socket)
         del session
         daemon.wait_until(lambda: host.stats()["sessions"] == 0, "the daemon has heard of it")
+
+    def test_no_descriptor_left(self):
+        _, session = daemon.start_and_open(self)
+        before = resource.getrlimit(resource.RLIMIT_NOFILE)
+        refused = 0
+        for spare in range(20):
+            # Under this limit so many numbers are free.
+            taken = {int(name) for name in os.listdir("/proc/self/fd")}
+            free = (number for number in itertools.count() if number not in taken)
+            resource.setrlimit(resource.RLIMIT_NOFILE,
+                               (next(itertools.islice(free, spare, None)), before[1]))
+            try:
+                session.attach("kv", daemon.layout())
+                break
+            except kvtier.ResourceExhaustedError as error:
+                self.assertEqual(error.reason, "LIMIT_REACHED")
+                refused += 1
+            finally:
+                resource.setrlimit(resource.RLIMIT_NOFILE, before)
+        self.assertGreaterEqual(refused, 2)
+        self.assertLess(refused, 10)
 
     def test_a_lost_daemon_is_reported(self):
         host = daemon.Daemon(self)
