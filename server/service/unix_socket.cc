@@ -73,8 +73,9 @@ UniqueFd NewSocket(int type) {
 }
 
 // Does anybody listen at `path`?
-bool IsAlive(const std::string& path, int type) {
+absl::StatusOr<bool> IsAlive(const std::string& path, int type) {
   const UniqueFd probe = NewSocket(type);
+  if (!probe.valid()) return Blocked("cannot create a socket", strerror(errno));
   const sockaddr_un address = AddressOf(path);
   if (connect(probe.get(), reinterpret_cast<const sockaddr*>(&address), sizeof(address)) == 0) {
     return true;
@@ -92,7 +93,8 @@ absl::Status ClearPath(const std::string& path, int type) {
                        ? "it is a folder (Is a directory)"
                        : "another file is there (File exists); it was not touched");
   }
-  if (IsAlive(path, type)) return InUse(path, "a process that listens there");
+  KVTIER_ASSIGN_OR_RETURN(const bool is_alive, IsAlive(path, type));
+  if (is_alive) return InUse(path, "a process that listens there");
   if (unlink(path.c_str()) != 0) {
     return Blocked(absl::StrCat("cannot remove the stale socket ", path), strerror(errno));
   }
