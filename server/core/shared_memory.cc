@@ -74,6 +74,8 @@ absl::StatusOr<SharedMemory> SharedMemory::Create(absl::string_view name, int64_
       mmap(nullptr, static_cast<size_t>(bytes), PROT_READ | PROT_WRITE, MAP_SHARED, fd.get(), 0);
   if (data == MAP_FAILED) return MemoryError(name, bytes, "mmap", errno);
   SharedMemory memory(std::move(fd), static_cast<uint8_t*>(data), bytes);
+  // Hot buffers of a CPU hold what users wrote: not for a core of the daemon.
+  (void)madvise(memory.data(), static_cast<size_t>(bytes), MADV_DONTDUMP);
 
   // FUTURE_WRITE leaves our own mapping, made above, as it is.
   int seals = F_SEAL_GROW | F_SEAL_SHRINK;

@@ -2,6 +2,7 @@
 
 #include <cstring>
 #include <utility>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
@@ -11,7 +12,8 @@ namespace kvtier {
 namespace {
 
 // Raise it with every change of a manifest or of where the arrays of a file lie.
-constexpr int64_t kVersion = 1;
+// 2: caches have owners. Nobody knows those of version 1, so it is refused like any other.
+constexpr int64_t kVersion = 2;
 constexpr int64_t kPoolMagic = 0x6c6f6f705f76746b;   // "ktv_pool"
 constexpr int64_t kCacheMagic = 0x656863615f76746b;  // "ktv_ache"
 constexpr size_t kHeaderWords = 4;                   // magic, version, body bytes, checksum
@@ -109,6 +111,26 @@ class Reader {
   bool ok_ = true;
 };
 
+void WriteAccess(const CacheAccess& access, Writer* writer) {
+  writer->Word(access.owner_uid);
+  writer->Word(static_cast<int64_t>(access.sharing.everybody));
+  for (const std::vector<int32_t>* ids : {&access.sharing.uids, &access.sharing.gids}) {
+    writer->Word(static_cast<int64_t>(ids->size()));
+    for (const int32_t id : *ids) writer->Word(id);
+  }
+}
+
+CacheAccess ReadAccess(Reader* reader) {
+  CacheAccess access;
+  access.owner_uid = reader->Number();
+  access.sharing.everybody = reader->Word() != 0;
+  for (std::vector<int32_t>* ids : {&access.sharing.uids, &access.sharing.gids}) {
+    ids->resize(reader->Count());
+    for (int32_t& id : *ids) id = reader->Number();
+  }
+  return access;
+}
+
 void WriteLayout(const CacheLayout& layout, Writer* writer) {
   for (const int32_t value :
        {layout.block_size, layout.block_count, layout.max_requests, layout.rows_per_request,
@@ -174,6 +196,7 @@ std::string EncodeManifest(const CacheManifest& manifest) {
   Writer writer;
   writer.Text(manifest.pool_id);
   writer.Text(manifest.cache);
+  WriteAccess(manifest.access, &writer);
   WriteLayout(manifest.layout, &writer);
   writer.Word(manifest.part_offset_bytes);
   writer.Word(manifest.part_bytes);
@@ -195,6 +218,7 @@ absl::StatusOr<CacheManifest> DecodeCacheManifest(absl::string_view bytes) {
   CacheManifest manifest;
   manifest.pool_id = reader.Text();
   manifest.cache = reader.Text();
+  manifest.access = ReadAccess(&reader);
   manifest.layout = ReadLayout(&reader);
   manifest.part_offset_bytes = reader.Word();
   manifest.part_bytes = reader.Word();

@@ -8,6 +8,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "server/core/cache_layout.h"
+#include "server/host_pool/cache_access.h"
 
 namespace kvtier {
 
@@ -22,6 +23,7 @@ struct PoolManifest {
 struct CacheManifest {
   std::string pool_id;
   std::string cache;
+  CacheAccess access;
   CacheLayout layout;
   int64_t part_offset_bytes = 0;  // into the rows
   int64_t part_bytes = 0;

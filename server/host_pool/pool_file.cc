@@ -18,11 +18,11 @@
 namespace kvtier {
 namespace {
 
-absl::Status FileError(absl::string_view name, int64_t bytes, absl::string_view operation,
-                       int error) {
+// Without its name: workers see this one.
+absl::Status FileError(int64_t bytes, absl::string_view operation, int error) {
   return MakeError(absl::StatusCode::kResourceExhausted, "LIMIT_REACHED",
-                   absl::StrCat("file '", name, "' of ", bytes, " bytes in the pool folder: ",
-                                operation, " failed: ", strerror(error)),
+                   absl::StrCat("a file of ", bytes, " bytes in the pool folder: ", operation,
+                                " failed: ", strerror(error)),
                    {{"requested_bytes", absl::StrCat(bytes)}, {"limit", "host memory"}});
 }
 
@@ -70,13 +70,13 @@ absl::StatusOr<PoolFile> PoolFile::Create(const FolderView& folder, const std::s
   const std::string passing = file.PresentName();
   const UniqueFd fd(
       openat(folder.fd, passing.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0600));
-  if (!fd.valid()) return FileError(name, bytes, "open", errno);
+  if (!fd.valid()) return FileError(bytes, "open", errno);
   const absl::Status made = [&]() -> absl::Status {
     if (ftruncate(fd.get(), file.size_bytes_) != 0) {
-      return FileError(name, bytes, "ftruncate", errno);
+      return FileError(bytes, "ftruncate", errno);
     }
     while (fallocate(fd.get(), 0, 0, file.size_bytes_) != 0) {
-      if (errno != EINTR) return FileError(name, bytes, "fallocate", errno);
+      if (errno != EINTR) return FileError(bytes, "fallocate", errno);
     }
     return file.Map(fd.get());
   }();
@@ -107,7 +107,7 @@ absl::StatusOr<PoolFile> PoolFile::Open(const FolderView& folder, const std::str
 absl::Status PoolFile::Map(int fd) {
   void* data =
       mmap(nullptr, static_cast<size_t>(size_bytes_), PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
-  if (data == MAP_FAILED) return FileError(name_, size_bytes_, "mmap", errno);
+  if (data == MAP_FAILED) return FileError(size_bytes_, "mmap", errno);
   data_ = static_cast<uint8_t*>(data);
   return absl::OkStatus();
 }
@@ -115,7 +115,7 @@ absl::Status PoolFile::Map(int fd) {
 absl::Status PoolFile::Commit() {
   const std::string passing = PresentName();
   if (renameat(folder_.fd, passing.c_str(), folder_.fd, name_.c_str()) != 0) {
-    return FileError(name_, size_bytes_, "rename", errno);
+    return FileError(size_bytes_, "rename", errno);
   }
   committed_ = true;
   return absl::OkStatus();
@@ -128,7 +128,7 @@ void PoolFile::Remove() const {
 
 absl::StatusOr<UniqueFd> PoolFile::OpenReadOnly() const {
   UniqueFd fd(openat(folder_.fd, PresentName().c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW));
-  if (!fd.valid()) return FileError(name_, size_bytes_, "open", errno);
+  if (!fd.valid()) return FileError(size_bytes_, "open", errno);
   return fd;
 }
 

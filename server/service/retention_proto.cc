@@ -18,6 +18,12 @@ constexpr int32_t kPageSizeMax = 1000;
 AttachOptions AttachOptionsFromProto(const v1::AttachCacheRequest& request) {
   AttachOptions options;
   options.replace_kept = request.replace_kept();
+  if (request.has_share()) {
+    const v1::Sharing& share = request.share();
+    options.share = {.everybody = share.everybody(),
+                     .uids = SortedOnce({share.uids().begin(), share.uids().end()}),
+                     .gids = SortedOnce({share.gids().begin(), share.gids().end()})};
+  }
   if (!request.has_retain()) return options;
   const v1::Retention& retain = request.retain();
   options.retain = {.blocks_max = retain.has_blocks_max() ? retain.blocks_max()
@@ -33,6 +39,14 @@ v1::Retention ToProto(const Retention& retention) {
   absl::Duration rest = retention.duration;
   to.mutable_duration()->set_seconds(absl::IDivDuration(rest, absl::Seconds(1), &rest));
   to.mutable_duration()->set_nanos(static_cast<int32_t>(absl::ToInt64Nanoseconds(rest)));
+  return to;
+}
+
+v1::Sharing ToProto(const Sharing& sharing) {
+  v1::Sharing to;
+  to.set_everybody(sharing.everybody);
+  to.mutable_uids()->Add(sharing.uids.begin(), sharing.uids.end());
+  to.mutable_gids()->Add(sharing.gids.begin(), sharing.gids.end());
   return to;
 }
 

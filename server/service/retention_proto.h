@@ -1,4 +1,4 @@
-// What outlives sessions, as messages say it: retention and kept blocks.
+// What goes beyond a session, as messages say it: retention, sharing, kept blocks.
 #pragma once
 
 #include <cstdint>
@@ -15,6 +15,7 @@ namespace kvtier {
 AttachOptions AttachOptionsFromProto(const v1::AttachCacheRequest& request);
 
 v1::Retention ToProto(const Retention& retention);
+v1::Sharing ToProto(const Sharing& sharing);
 
 // Which kept blocks a page has: by id from `first` on.
 struct KeptPage {

@@ -196,6 +196,8 @@ v1::ListCachesResponse CachesToProto(const NodeSnapshot& node) {
       info->add_session_ids(session.session_id);
     }
     info->set_blocks_kept(cache.blocks_kept);
+    if (cache.access.owner_uid >= 0) info->set_owner_uid(cache.access.owner_uid);
+    *info->mutable_share() = ToProto(cache.access.sharing);
     *info->mutable_retain() = ToProto(cache.retention);
     if (cache.expires_time.has_value())
       *info->mutable_expires_time() = ToProto(*cache.expires_time);

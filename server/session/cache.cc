@@ -23,10 +23,12 @@ Cache::Cache(absl::string_view name, const CacheLayout& layout, const Clock* clo
     : name_(name), layout_(layout), clock_(clock), ended_counts_(layout.groups.size()) {}
 
 absl::StatusOr<std::shared_ptr<Cache>> Cache::Create(absl::string_view name,
+                                                     const CacheAccess& access,
                                                      const CacheLayout& layout, HostPool* pool,
                                                      DeviceBackend* backend, const Clock* clock) {
   std::shared_ptr<Cache> cache(new Cache(name, layout, clock));
-  KVTIER_ASSIGN_OR_RETURN(CacheMemory memory, CacheMemory::Create(name, layout, pool, backend));
+  KVTIER_ASSIGN_OR_RETURN(CacheMemory memory,
+                          CacheMemory::Create(name, access, layout, pool, backend));
   cache->Start(std::move(memory), /*adopt=*/false);
   // Only now does a later daemon find it: with generations that mean something.
   if (absl::Status committed = cache->memory_.Commit(); !committed.ok()) {

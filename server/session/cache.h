@@ -36,6 +36,7 @@ class Cache : public std::enable_shared_from_this<Cache> {
  public:
   // `layout` is valid. Errors: those of CacheMemory::Create; nothing stays taken.
   static absl::StatusOr<std::shared_ptr<Cache>> Create(absl::string_view name,
+                                                       const CacheAccess& access,
                                                        const CacheLayout& layout, HostPool* pool,
                                                        DeviceBackend* backend, const Clock* clock);
   // What an earlier daemon left: its blocks are kept. Errors: those of CacheMemory::Adopt.

@@ -34,8 +34,9 @@ int64_t BackedBytesInPart(const CacheLayout& layout) {
 
 }  // namespace
 
-absl::StatusOr<CacheMemory> CacheMemory::Create(absl::string_view name, const CacheLayout& layout,
-                                                HostPool* pool, DeviceBackend* backend) {
+absl::StatusOr<CacheMemory> CacheMemory::Create(absl::string_view name, const CacheAccess& access,
+                                                const CacheLayout& layout, HostPool* pool,
+                                                DeviceBackend* backend) {
   CacheMemory memory;
   memory.pool_ = pool;
   memory.layout_ = layout;
@@ -47,6 +48,7 @@ absl::StatusOr<CacheMemory> CacheMemory::Create(absl::string_view name, const Ca
     KVTIER_ASSIGN_OR_RETURN(memory.part_, pool->Carve(row_bytes + BackedBytesInPart(layout)));
     KVTIER_ASSIGN_OR_RETURN(memory.file_, pool->folder()->NewCacheFile(
                                               {.cache = std::string(name),
+                                               .access = access,
                                                .layout = layout,
                                                .part_offset_bytes = memory.part_.offset_bytes(),
                                                .part_bytes = memory.part_.size_bytes()}));

@@ -36,8 +36,9 @@ class CacheMemory {
  public:
   // Zeros. `layout` is valid. Errors: those of HostPool::Carve, SharedMemory::Create,
   // PoolFolder::NewCacheFile, DeviceBackend::RegisterHost; nothing stays taken.
-  static absl::StatusOr<CacheMemory> Create(absl::string_view name, const CacheLayout& layout,
-                                            HostPool* pool, DeviceBackend* backend);
+  static absl::StatusOr<CacheMemory> Create(absl::string_view name, const CacheAccess& access,
+                                            const CacheLayout& layout, HostPool* pool,
+                                            DeviceBackend* backend);
   // What an earlier daemon left. Errors: those of HostPool::Adopt, DeviceBackend::RegisterHost.
   static absl::StatusOr<CacheMemory> Adopt(CacheFile file, HostPool* pool, DeviceBackend* backend);
 

@@ -43,6 +43,13 @@ absl::Status RequestUnknown(absl::string_view request_id, int row) {
                    metadata);
 }
 
+absl::Status AccessDenied(absl::string_view message, absl::string_view needs,
+                          const std::map<std::string, std::string>& metadata) {
+  ErrorMetadata all = metadata;
+  all["needs"] = std::string(needs);
+  return MakeError(absl::StatusCode::kPermissionDenied, "ACCESS_DENIED", message, all);
+}
+
 absl::Status Draining() {
   return MakeError(absl::StatusCode::kUnavailable, "DRAINING",
                    "the daemon drains and admits nothing new; use another node or wait for the "

@@ -2,6 +2,8 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
+#include <string>
 
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
@@ -20,6 +22,9 @@ absl::Status SessionClosed(absl::string_view session_id);
 absl::Status CacheUnknown(absl::string_view cache);
 // `row` of a batch, or -1.
 absl::Status RequestUnknown(absl::string_view request_id, int row = -1);
+// `needs` says what would be let in: "owner", "viewer"; `metadata` of what.
+absl::Status AccessDenied(absl::string_view message, absl::string_view needs,
+                          const std::map<std::string, std::string>& metadata = {});
 absl::Status Draining();
 // `rolled_back` says what state the caller finds.
 absl::Status DeadlinePassed(absl::string_view rolled_back);

@@ -30,7 +30,7 @@ bool Node::earlier_workers() const { return impl_->earlier_workers(); }
 
 absl::StatusOr<std::string> Node::OpenSession(absl::string_view client_name, Peer peer,
                                               std::shared_ptr<SessionObserver> observer) {
-  return impl_->OpenSession(client_name, peer, std::move(observer));
+  return impl_->OpenSession(client_name, std::move(peer), std::move(observer));
 }
 
 void Node::CloseSession(absl::string_view session_id) { impl_->CloseSession(session_id); }
@@ -47,8 +47,12 @@ absl::Status Node::CloseAllSessions(absl::string_view message, absl::Time deadli
   return impl_->CloseAllSessions(message, deadline);
 }
 
-absl::StatusOr<UniqueFd> Node::RedeemToken(absl::string_view token, Peer peer) {
+absl::StatusOr<UniqueFd> Node::RedeemToken(absl::string_view token, const Peer& peer) {
   return impl_->RedeemToken(token, peer);
+}
+
+absl::Status Node::CheckCaller(absl::string_view session_id, const Peer& peer) const {
+  return impl_->CheckCaller(session_id, peer);
 }
 
 absl::StatusOr<AttachResult> Node::AttachCache(absl::string_view session_id,

@@ -101,7 +101,10 @@ class Node {
 
   // Gives the descriptor that `token` stands for, once, to a peer with the session's uid.
   // Errors: NOT_FOUND / SESSION_UNKNOWN for any other token or peer.
-  absl::StatusOr<UniqueFd> RedeemToken(absl::string_view token, Peer peer);
+  absl::StatusOr<UniqueFd> RedeemToken(absl::string_view token, const Peer& peer);
+  // Is it `peer`'s user that opened the session? Before each verb that somebody else asks for.
+  // Errors: ACCESS_DENIED. Of a session that is not there the verb itself says so.
+  absl::Status CheckCaller(absl::string_view session_id, const Peer& peer) const;
 
   // ---- Control verbs; errors as in proto/kvtier/v1/kvtier.proto.
 

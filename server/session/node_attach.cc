@@ -1,6 +1,7 @@
 // Attaching sessions to caches, and leaving them.
 
 #include <algorithm>
+#include <optional>
 #include <string>
 #include <utility>
 
@@ -11,6 +12,7 @@
 #include "server/core/error.h"
 #include "server/core/limits.h"
 #include "server/core/status_macros.h"
+#include "server/session/cache_permission.h"
 #include "server/session/errors.h"
 #include "server/session/node_impl.h"
 
@@ -48,6 +50,19 @@ absl::Status CheckSameLayout(absl::string_view cache, const CacheLayout& existin
   return MakeError(same.code(), ErrorReasonOf(same), same.message(), metadata);
 }
 
+// OK, or LAYOUT_MISMATCH: sharing is settled when a cache is made.
+absl::Status CheckSameSharing(absl::string_view cache, const Sharing& existing,
+                              const std::optional<Sharing>& wanted) {
+  if (!wanted.has_value() || *wanted == existing) return absl::OkStatus();
+  return MakeError(absl::StatusCode::kFailedPrecondition, "LAYOUT_MISMATCH",
+                   absl::StrCat("cache '", cache, "' is shared with ", NameOf(existing),
+                                " since it was made, and not with ", NameOf(*wanted)),
+                   {{"cache", std::string(cache)},
+                    {"field", "share"},
+                    {"value", NameOf(*wanted)},
+                    {"expected", NameOf(existing)}});
+}
+
 bool IsExhausted(const absl::Status& status) {
   const std::string reason = ErrorReasonOf(status);
   return reason == "POOL_EXHAUSTED" || reason == "DEVICE_MEMORY_EXHAUSTED";
@@ -66,9 +81,10 @@ absl::StatusOr<AttachResult> Node::Impl::AttachCache(
   KVTIER_RETURN_IF_ERROR(CheckCacheName(cache));
   KVTIER_RETURN_IF_ERROR(ValidateLayout(layout));
   KVTIER_RETURN_IF_ERROR(CheckRetention(options, options_.retain_duration_max));
+  if (options.share.has_value()) KVTIER_RETURN_IF_ERROR(CheckSharing(*options.share));
   KVTIER_ASSIGN_OR_RETURN(const DeviceInfo device, ResolveDevice(device_uuid));
-  KVTIER_ASSIGN_OR_RETURN(const Place place, TakePlace(session_id, cache, layout, device.uuid,
-                                                       deadline, options.replace_kept));
+  KVTIER_ASSIGN_OR_RETURN(const Place place,
+                          TakePlace(session_id, cache, layout, device.uuid, deadline, options));
   return Attach(session_id, place, device, deadline, options.retain);
 }
 
@@ -79,7 +95,7 @@ absl::StatusOr<bool> Node::Impl::DetachCache(absl::string_view session_id, absl:
     MutexLock lock(&mutex_);
     KVTIER_RETURN_IF_ERROR(FindLocked(session_id).status());
     if (clock_->Now() >= deadline) return DeadlinePassed("nothing was done");
-    Session& session = sessions_.find(session_id)->second;
+    NodeSession& session = sessions_.find(session_id)->second;
     const auto slot = session.attachments.find(cache);
     if (slot == session.attachments.end() || slot->second.attachment == nullptr) {
       return CacheUnknown(cache);
@@ -113,15 +129,14 @@ absl::StatusOr<DeviceInfo> Node::Impl::ResolveDevice(absl::string_view device_uu
                    {{"device_uuid", std::string(device_uuid)}, {"known", list}});
 }
 
-absl::StatusOr<Node::Impl::Place> Node::Impl::TakePlace(absl::string_view session_id,
-                                                        absl::string_view cache,
-                                                        const CacheLayout& layout,
-                                                        const std::string& device_uuid,
-                                                        absl::Time deadline, bool replace_kept) {
+absl::StatusOr<Place> Node::Impl::TakePlace(absl::string_view session_id, absl::string_view cache,
+                                            const CacheLayout& layout,
+                                            const std::string& device_uuid, absl::Time deadline,
+                                            const AttachOptions& options) {
   MutexLock lock(&mutex_);
   while (true) {
     KVTIER_RETURN_IF_ERROR(FindLocked(session_id).status());
-    Session& session = sessions_.find(session_id)->second;
+    NodeSession& session = sessions_.find(session_id)->second;
     Place place;
     const auto own = session.attachments.find(cache);
     if (own != session.attachments.end()) {
@@ -135,7 +150,7 @@ absl::StatusOr<Node::Impl::Place> Node::Impl::TakePlace(absl::string_view sessio
     } else {
       if (draining_) return Draining();
       KVTIER_ASSIGN_OR_RETURN(place.slot,
-                              JoinOrMakeSlot(cache, layout, replace_kept, &place.creator));
+                              JoinOrMakeSlot(cache, layout, session.peer, options, &place.creator));
       if (place.slot != nullptr) {
         ++place.slot->users;
         session.attachments[std::string(cache)] = {place.slot, device_uuid, nullptr};
@@ -151,12 +166,19 @@ absl::StatusOr<Node::Impl::Place> Node::Impl::TakePlace(absl::string_view sessio
 }
 
 // Null: another call is making it.
-absl::StatusOr<std::shared_ptr<Node::Impl::CacheSlot>> Node::Impl::JoinOrMakeSlot(
-    absl::string_view cache, const CacheLayout& layout, bool replace_kept, bool* creator) {
+absl::StatusOr<std::shared_ptr<CacheSlot>> Node::Impl::JoinOrMakeSlot(absl::string_view cache,
+                                                                      const CacheLayout& layout,
+                                                                      const Peer& peer,
+                                                                      const AttachOptions& options,
+                                                                      bool* creator) {
   if (const auto found = caches_.find(cache); found != caches_.end()) {
-    const absl::Status same = CheckSameLayout(cache, found->second->layout, layout);
-    if (same.ok()) return found->second->cache == nullptr ? nullptr : found->second;
-    if (!replace_kept || !MayEndLocked(*found->second)) return same;
+    const CacheSlot& slot = *found->second;
+    // First: whoever may not attach learns nothing of it, and cannot have it dropped.
+    KVTIER_RETURN_IF_ERROR(CheckMayAttach(cache, slot.access, peer));
+    absl::Status same = CheckSameLayout(cache, slot.layout, layout);
+    if (same.ok()) same = CheckSameSharing(cache, slot.access.sharing, options.share);
+    if (same.ok()) return slot.cache == nullptr ? nullptr : found->second;
+    if (!options.replace_kept || !MayEndLocked(slot)) return same;
     DropLocked(std::shared_ptr<CacheSlot>(found->second));
   }
   if (static_cast<int32_t>(caches_.size()) >= limits_.caches_max && !DropOneLocked()) {
@@ -165,6 +187,7 @@ absl::StatusOr<std::shared_ptr<Node::Impl::CacheSlot>> Node::Impl::JoinOrMakeSlo
   const auto slot = std::make_shared<CacheSlot>();
   slot->name = std::string(cache);
   slot->layout = layout;
+  slot->access = {.owner_uid = peer.uid, .sharing = options.share.value_or(Sharing())};
   caches_[slot->name] = slot;
   *creator = true;
   return slot;
@@ -213,7 +236,7 @@ absl::StatusOr<AttachResult> Node::Impl::Attach(absl::string_view session_id, co
 absl::Status Node::Impl::MakeCache(CacheSlot* slot, absl::Time deadline) {
   while (true) {
     absl::StatusOr<std::shared_ptr<Cache>> cache =
-        Cache::Create(slot->name, slot->layout, pool_, backend_, clock_);
+        Cache::Create(slot->name, slot->access, slot->layout, pool_, backend_, clock_);
     if (cache.ok()) {
       MutexLock lock(&mutex_);
       slot->cache = *std::move(cache);

@@ -16,6 +16,7 @@
 #include "server/session/attachment.h"
 #include "server/session/cache.h"
 #include "server/session/node.h"
+#include "server/session/node_state.h"
 #include "server/session/observer_queue.h"
 #include "server/session/reaper.h"
 #include "server/session/token_table.h"
@@ -42,7 +43,8 @@ class Node::Impl {
   absl::Status EvictSession(absl::string_view session_id, absl::string_view message);
   void Drain(absl::string_view message);
   absl::Status CloseAllSessions(absl::string_view message, absl::Time deadline);
-  absl::StatusOr<UniqueFd> RedeemToken(absl::string_view token, Peer peer);
+  absl::StatusOr<UniqueFd> RedeemToken(absl::string_view token, const Peer& peer);
+  absl::Status CheckCaller(absl::string_view session_id, const Peer& peer) const;
 
   absl::StatusOr<AttachResult> AttachCache(absl::string_view session_id, absl::string_view cache,
                                            const CacheLayout& layout, absl::string_view device_uuid,
@@ -83,47 +85,8 @@ class Node::Impl {
   absl::Status CheckDeadline(absl::Time deadline) const;
 
  private:
-  // A cache by name, or its place while it is being made.
-  struct CacheSlot {
-    std::string name;
-    CacheLayout layout;
-    std::shared_ptr<Cache> cache;  // null: being made
-    int users = 0;                 // sessions attached, or about to be
-    int reaping = 0;               // attachments that left and hold memory still
-    bool ended = false;            // not in caches_ any more
-    bool freeing = false;          // somebody frees the ended cache
-    bool adopted = false;          // an earlier daemon made it
-    Retention retention;
-    // It stays so long without sessions: as an adopted one, and as of the last one's leaving.
-    absl::Time reattach_until = absl::InfinitePast(), expires = absl::InfinitePast();
-  };
-  // A session's place in a cache.
-  struct AttachmentSlot {
-    std::shared_ptr<CacheSlot> cache_slot;
-    std::string device_uuid;
-    std::shared_ptr<Attachment> attachment;  // null: being made
-  };
-  struct Session {
-    std::string client_name;
-    Peer peer;
-    absl::Time opened_time;
-    int64_t number = 0;  // rises with each session
-    std::shared_ptr<ObserverQueue> observer;
-    absl::btree_map<std::string, AttachmentSlot> attachments;  // by cache
-  };
-  struct Place {  // what AttachCache found or took
-    std::shared_ptr<Attachment> existing;
-    std::shared_ptr<CacheSlot> slot;
-    bool creator = false;  // has to make the cache
-  };
-  struct Leaving {
-    std::shared_ptr<Attachment> attachment;
-    std::shared_ptr<CacheSlot> slot;
-    bool cache_ended = false;
-  };
-
   // node_sessions.cc
-  absl::StatusOr<const Session*> FindLocked(absl::string_view session_id) const
+  absl::StatusOr<const NodeSession*> FindLocked(absl::string_view session_id) const
       KVTIER_REQUIRES(mutex_);
   bool EndSession(absl::string_view session_id, const std::string* revoked_message);
   // One user of `slot` less; `reaped` if it left memory behind. True if the cache ended with it.
@@ -153,11 +116,12 @@ class Node::Impl {
   absl::StatusOr<DeviceInfo> ResolveDevice(absl::string_view device_uuid) const;
   absl::StatusOr<Place> TakePlace(absl::string_view session_id, absl::string_view cache,
                                   const CacheLayout& layout, const std::string& device_uuid,
-                                  absl::Time deadline, bool replace_kept);
+                                  absl::Time deadline, const AttachOptions& options);
   absl::StatusOr<std::shared_ptr<CacheSlot>> JoinOrMakeSlot(absl::string_view cache,
                                                             const CacheLayout& layout,
-                                                            bool replace_kept, bool* creator)
-      KVTIER_REQUIRES(mutex_);
+                                                            const Peer& peer,
+                                                            const AttachOptions& options,
+                                                            bool* creator) KVTIER_REQUIRES(mutex_);
   absl::Status MakeCache(CacheSlot* slot, absl::Time deadline);
   absl::StatusOr<std::shared_ptr<Attachment>> MakeAttachment(absl::string_view session_id,
                                                              const std::shared_ptr<CacheSlot>& slot,
@@ -183,7 +147,7 @@ class Node::Impl {
   mutable Mutex mutex_;  // rank: node
   CondVar changed_;      // places, caches that end
   NodeLimits limits_ KVTIER_GUARDED_BY(mutex_);
-  absl::btree_map<std::string, Session> sessions_ KVTIER_GUARDED_BY(mutex_);  // by id
+  absl::btree_map<std::string, NodeSession> sessions_ KVTIER_GUARDED_BY(mutex_);  // by id
   absl::btree_map<std::string, std::shared_ptr<CacheSlot>> caches_ KVTIER_GUARDED_BY(mutex_);
   std::vector<std::shared_ptr<CacheSlot>> ending_ KVTIER_GUARDED_BY(mutex_);  // not freed yet
   Counts ended_total_ KVTIER_GUARDED_BY(mutex_);     // of caches that are gone

@@ -19,6 +19,7 @@ absl::StatusOr<std::vector<std::string>> Node::Impl::AdoptCaches() {
   for (CacheFile& file : folder->TakeKept()) {
     const std::string name = file.manifest().cache;
     const Retention retention = file.retention();
+    const CacheAccess access = file.manifest().access;
     absl::StatusOr<std::shared_ptr<Cache>> cache =
         Cache::Adopt(std::move(file), pool_, backend_, clock_);
     if (!cache.ok() && !absl::IsDataLoss(cache.status())) return cache.status();
@@ -32,6 +33,7 @@ absl::StatusOr<std::vector<std::string>> Node::Impl::AdoptCaches() {
     slot->layout = (*cache)->layout();
     slot->cache = *std::move(cache);
     slot->adopted = true;
+    slot->access = access;
     slot->retention = retention;
     slot->reattach_until = clock_->Now() + options_.reattach_duration;
     slot->expires = std::max(slot->reattach_until, clock_->Now() + retention.duration);

@@ -58,9 +58,9 @@ absl::StatusOr<std::string> Node::Impl::OpenSession(absl::string_view client_nam
     return LimitReached("sessions", limits_.sessions_max, kFullRetryDelay);
   }
   tokens_.AddSession(id, peer.uid);
-  Session& session = sessions_[id];
+  NodeSession& session = sessions_[id];
   session.client_name = std::string(client_name);
-  session.peer = peer;
+  session.peer = std::move(peer);
   session.opened_time = now;
   session.number = ++last_session_number_;
   session.observer = std::move(queue);
@@ -112,14 +112,22 @@ absl::Status Node::Impl::CloseAllSessions(absl::string_view message, absl::Time 
   return absl::OkStatus();
 }
 
-absl::StatusOr<UniqueFd> Node::Impl::RedeemToken(absl::string_view token, Peer peer) {
+absl::StatusOr<UniqueFd> Node::Impl::RedeemToken(absl::string_view token, const Peer& peer) {
   return tokens_.Redeem(token, peer.uid);
+}
+
+absl::Status Node::Impl::CheckCaller(absl::string_view session_id, const Peer& peer) const {
+  MutexLock lock(&mutex_);
+  const auto session = sessions_.find(session_id);
+  if (session == sessions_.end() || session->second.peer.uid == peer.uid) return absl::OkStatus();
+  return AccessDenied("the session belongs to another user; open one of your own", "owner",
+                      {{"session_id", std::string(session_id)}, {"uid", absl::StrCat(peer.uid)}});
 }
 
 absl::StatusOr<std::shared_ptr<Attachment>> Node::Impl::Find(absl::string_view session_id,
                                                              absl::string_view cache) const {
   MutexLock lock(&mutex_);
-  KVTIER_ASSIGN_OR_RETURN(const Session* session, FindLocked(session_id));
+  KVTIER_ASSIGN_OR_RETURN(const NodeSession* session, FindLocked(session_id));
   const auto slot = session->attachments.find(cache);
   if (slot == session->attachments.end() || slot->second.attachment == nullptr) {
     return CacheUnknown(cache);
@@ -131,8 +139,7 @@ absl::Status Node::Impl::CheckDeadline(absl::Time deadline) const {
   return clock_->Now() < deadline ? absl::OkStatus() : DeadlinePassed("nothing was done");
 }
 
-absl::StatusOr<const Node::Impl::Session*> Node::Impl::FindLocked(
-    absl::string_view session_id) const {
+absl::StatusOr<const NodeSession*> Node::Impl::FindLocked(absl::string_view session_id) const {
   const auto found = sessions_.find(session_id);
   if (found != sessions_.end()) return &found->second;
   const size_t dot = session_id.find('.');

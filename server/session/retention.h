@@ -6,6 +6,7 @@
 
 #include "absl/status/status.h"
 #include "absl/time/time.h"
+#include "server/host_pool/cache_access.h"
 #include "server/host_pool/cache_file.h"
 
 namespace kvtier {
@@ -13,6 +14,8 @@ namespace kvtier {
 // What AttachCache may say beside the layout.
 struct AttachOptions {
   std::optional<Retention> retain;
+  // Of a cache that this call makes (absent: with nobody). Of another one it must be what is given.
+  std::optional<Sharing> share;
   bool replace_kept = false;  // a cache without sessions that has another layout gives way
 };
 

@@ -16,6 +16,7 @@ absl::StatusOr<NodeSnapshot> Node::Impl::Snapshot(absl::string_view cache) const
   snapshot.draining = draining_;
   struct Present {
     std::shared_ptr<Cache> cache;
+    CacheAccess access;
     Retention retention;
     std::optional<absl::Time> expires_time;
   };
@@ -27,7 +28,8 @@ absl::StatusOr<NodeSnapshot> Node::Impl::Snapshot(absl::string_view cache) const
     snapshot.total = ended_total_;
     for (const auto& [name, slot] : caches_) {
       if (slot->cache == nullptr) continue;
-      present.push_back({.cache = slot->cache, .retention = slot->retention});
+      present.push_back(
+          {.cache = slot->cache, .access = slot->access, .retention = slot->retention});
       if (slot->users == 0) present.back().expires_time = slot->expires;
     }
     for (const std::shared_ptr<CacheSlot>& slot : ending_) ending.push_back(slot->cache);
@@ -41,6 +43,7 @@ absl::StatusOr<NodeSnapshot> Node::Impl::Snapshot(absl::string_view cache) const
   for (const Present& each : present) {
     CacheSnapshot one;
     one.layout = each.cache->layout();
+    one.access = each.access;
     one.retention = each.retention;
     one.expires_time = each.expires_time;
     const bool listed = each.cache->FillSnapshot(&one);

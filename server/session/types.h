@@ -14,6 +14,7 @@
 #include "kernels/counters.h"
 #include "server/core/cache_layout.h"
 #include "server/device/backend.h"
+#include "server/host_pool/cache_access.h"
 #include "server/host_pool/cache_file.h"
 #include "server/session/latency.h"
 
@@ -23,6 +24,7 @@ namespace kvtier {
 struct Peer {
   int32_t pid = -1;
   int32_t uid = -1;
+  std::vector<int32_t> gids;  // all of its groups
 };
 
 // Told about one session. Called on any thread, never under a lock; must not block.
@@ -157,6 +159,7 @@ struct CacheSnapshot {
   int32_t blocks_kept = 0;
   int32_t largest_free_run_blocks = 0;
   int64_t host_bytes = 0;
+  CacheAccess access;
   Retention retention;
   std::optional<absl::Time> expires_time;                    // without sessions
   std::array<LatencyCounts, kOperationKindCount> latencies;  // by OperationKind
