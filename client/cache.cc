@@ -74,6 +74,7 @@ absl::StatusOr<Cache> Cache::Attach(const Session& session, const AttachOptions&
   *request.mutable_layout() = options.layout;
   request.set_device_uuid(options.device_uuid);
   if (options.retain.has_value()) *request.mutable_retain() = *options.retain;
+  if (options.share.has_value()) *request.mutable_share() = *options.share;
   request.set_replace_kept(options.replace_kept);
   absl::StatusOr<v1::AttachCacheResponse> answer =
       CallAttach(*connection, request, options.wait_for_pool);

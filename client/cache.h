@@ -56,11 +56,11 @@ struct AttachOptions {
   v1::CacheLayout layout;  // fields that are not set get the defaults of types.proto
   // Where the hot buffers go. Empty: the daemon's only device.
   std::string device_uuid;
-  // Threads of in-process calls, the caller's included. 1..64.
-  int32_t kernel_threads = 1;
+  int32_t kernel_threads = 1;  // of in-process calls, the caller's included; 1..64
   // Tries again for so long while the daemon still pins its host pool (POOL_PINNING).
   absl::Duration wait_for_pool = absl::ZeroDuration();
-  std::optional<v1::Retention> retain;  // as in AttachCacheRequest, like replace_kept
+  std::optional<v1::Retention> retain;  // as in AttachCacheRequest, like the next two
+  std::optional<v1::Sharing> share;
   bool replace_kept = false;
 };
 

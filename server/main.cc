@@ -33,6 +33,7 @@
 #include "server/service/log.h"
 #include "server/service/server.h"
 #include "server/service/service_manager.h"
+#include "server/service/tcp_credentials.h"
 #include "server/service/watchdog.h"
 #include "server/session/node.h"
 
@@ -225,7 +226,18 @@ void Apply(const DaemonOptions& options, Log* log, Node* node, Server* server) {
   log->SetLevel(options.log_level);
   log->SetFormat(options.log_format);
   node->SetLimits(options.node.sessions_max, options.node.caches_max);
-  server->SetAllowedUids(options.server.allowed_uids);
+  server->SetRules(options.server.rules);
+}
+
+void WarnOfInsecure(const ServerOptions& options, const Log& log) {
+  std::vector<std::string> addresses =
+      options.tls.given() ? std::vector<std::string>() : options.tcp_addresses;
+  if (!options.metrics_address.empty()) addresses.push_back(options.metrics_address);
+  for (const std::string& address : addresses) {
+    if (IsLoopback(address)) continue;
+    log.Event(LogLevel::kWarning, "insecure_address",
+              {{"address", address}, {"why", "whoever reaches it may look; there is no TLS"}});
+  }
 }
 
 // Serves until a signal; returns the exit code.
@@ -249,6 +261,7 @@ int Serve(const DaemonOptions& options, const Command& command, const CommandSou
                           {"boot_id", node->boot_id()},
                           {"pid", getpid()},
                           {"version", kVersion}});
+  WarnOfInsecure(options.server, log);
   pool->Start([&log, manager](int64_t pinned_bytes, int64_t total_bytes) {
     log.Event("pinning", {{"pinned_bytes", pinned_bytes}, {"total_bytes", total_bytes}});
     manager->Starting(absl::StrCat("pinned ", pinned_bytes, " of ", total_bytes, " bytes"),

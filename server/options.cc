@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "server/config/daemon_config.h"
 #include "server/service/metrics_server.h"
+#include "server/service/tcp_credentials.h"
 #include "server/service/unix_socket.h"
 
 namespace kvtier {
@@ -44,12 +45,30 @@ ServerOptions ServerOptionsOf(const DaemonConfig& config) {
   options.access = {.mode = config.socket_mode,
                     .gid = config.socket_gid,
                     .allow_world_writable = config.allow_world_writable_socket};
-  options.allowed_uids = config.allowed_uids;
+  options.rules = {.allowed_uids = config.allowed_uids,
+                   .viewer_uids = config.viewer_uids,
+                   .operator_uids = config.operator_uids,
+                   .tls_viewers = config.tls_viewers,
+                   .tls_operators = config.tls_operators};
   options.tcp_addresses = config.tcp;
+  options.tls = {.certificate = config.tls_certificate,
+                 .key = config.tls_key,
+                 .client_ca = config.tls_client_ca};
   options.metrics_address = config.metrics_address;
   options.control_threads = config.control_threads;
   options.control_queue_max = config.control_queue_max;
   return options;
+}
+
+absl::Status CheckMetrics(const DaemonConfig& config) {
+  const std::string& address = config.metrics_address;
+  if (address.empty()) return absl::OkStatus();
+  if (absl::Status status = CheckMetricsAddress(address); !status.ok()) return status;
+  if (config.allow_insecure_metrics || IsLoopback(address)) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat(
+      address,
+      " can be reached from other machines, and there is no TLS: have a proxy in front of "
+      "it, or let anybody there read with --allow_insecure_metrics"));
 }
 
 LogLevel LevelOf(const std::string& name) {
@@ -84,10 +103,12 @@ absl::StatusOr<DaemonOptions> DaemonOptionsOf(const SettingValues& values) {
   if (absl::Status status = CleanSocketPath(config.socket).status(); !status.ok()) {
     return Refuse(values, "socket", status.message());
   }
-  if (!config.metrics_address.empty()) {
-    if (absl::Status status = CheckMetricsAddress(config.metrics_address); !status.ok()) {
-      return Refuse(values, "metrics_address", status.message());
-    }
+  if (absl::Status status = CheckTcp(config.tcp, options.server.tls, config.allow_insecure_tcp);
+      !status.ok()) {
+    return Refuse(values, options.server.tls.given() ? "tls_certificate" : "tcp", status.message());
+  }
+  if (absl::Status status = CheckMetrics(config); !status.ok()) {
+    return Refuse(values, "metrics_address", status.message());
   }
   return options;
 }

@@ -1,5 +1,9 @@
 #include "client/cli/admin.h"
 
+#include <fstream>
+#include <iterator>
+#include <utility>
+
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
@@ -10,18 +14,45 @@
 namespace kvtier::cli {
 namespace {
 
-std::shared_ptr<grpc::Channel> ChannelTo(const std::string& target) {
-  grpc::ChannelArguments arguments;
-  arguments.SetMaxReceiveMessageSize(wire::kAnswerBytesMax);
-  return grpc::CreateCustomChannel(target, grpc::InsecureChannelCredentials(), arguments);
+absl::StatusOr<std::string> ReadPem(const std::string& path) {
+  std::ifstream file(path);
+  std::string text{std::istreambuf_iterator<char>(file), {}};
+  if (!file.good() || text.empty()) {
+    return absl::NotFoundError(absl::StrCat(path, ": cannot be read, or is empty"));
+  }
+  return text;
+}
+
+absl::StatusOr<std::shared_ptr<grpc::ChannelCredentials>> CredentialsOf(const TlsOptions& tls) {
+  if (!tls.given()) return grpc::InsecureChannelCredentials();
+  grpc::SslCredentialsOptions options;
+  for (const auto& [path, to] :
+       {std::pair(&tls.ca, &options.pem_root_certs), std::pair(&tls.key, &options.pem_private_key),
+        std::pair(&tls.certificate, &options.pem_cert_chain)}) {
+    absl::StatusOr<std::string> text = ReadPem(*path);
+    if (!text.ok()) return text.status();
+    *to = *std::move(text);
+  }
+  return grpc::SslCredentials(options);
 }
 
 }  // namespace
 
-Admin::Admin(const std::string& target, absl::Duration timeout)
+absl::StatusOr<Admin> Admin::Create(const std::string& target, const TlsOptions& tls,
+                                    absl::Duration timeout) {
+  const auto credentials = CredentialsOf(tls);
+  if (!credentials.ok()) return credentials.status();
+  grpc::ChannelArguments arguments;
+  arguments.SetMaxReceiveMessageSize(wire::kAnswerBytesMax);
+  if (!tls.server_name.empty()) arguments.SetSslTargetNameOverride(tls.server_name);
+  return Admin(target, grpc::CreateCustomChannel(target, *credentials, arguments), timeout);
+}
+
+Admin::Admin(const std::string& target, std::shared_ptr<grpc::Channel> channel,
+             absl::Duration timeout)
     : target_(target),
       timeout_(timeout),
-      channel_(ChannelTo(target)),
+      channel_(std::move(channel)),
       stub_(v1::KvTierAdmin::NewStub(channel_)) {}
 
 absl::StatusOr<std::string> Admin::Health(const std::string& service) const {

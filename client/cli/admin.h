@@ -8,6 +8,7 @@
 #include "absl/status/statusor.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
+#include "client/cli/arguments.h"
 #include "client/wire.h"
 #include "grpc/health/v1/health.grpc.pb.h"
 #include "grpcpp/grpcpp.h"
@@ -17,8 +18,9 @@ namespace kvtier::cli {
 
 class Admin {
  public:
-  // `target` as gRPC takes it. Connects with the first call.
-  Admin(const std::string& target, absl::Duration timeout);
+  // `target` as gRPC takes it. Connects with the first call. Errors: NOT_FOUND for a file of `tls`.
+  static absl::StatusOr<Admin> Create(const std::string& target, const TlsOptions& tls,
+                                      absl::Duration timeout);
 
   // One unary call: admin.Call(&v1::KvTierAdmin::Stub::GetStats, request). Errors: those of the
   // daemon, with reason; UNAVAILABLE and DEADLINE_EXCEEDED, saying why nobody answers.
@@ -42,10 +44,12 @@ class Admin {
   absl::Status Explain(const grpc::Status& status) const;
 
  private:
-  const std::string target_;
-  const absl::Duration timeout_;
-  const std::shared_ptr<grpc::Channel> channel_;
-  const std::unique_ptr<v1::KvTierAdmin::Stub> stub_;
+  Admin(const std::string& target, std::shared_ptr<grpc::Channel> channel, absl::Duration timeout);
+
+  std::string target_;
+  absl::Duration timeout_;
+  std::shared_ptr<grpc::Channel> channel_;
+  std::unique_ptr<v1::KvTierAdmin::Stub> stub_;
 };
 
 }  // namespace kvtier::cli

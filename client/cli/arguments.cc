@@ -37,9 +37,9 @@ constexpr CommandName kCommands[] = {
     {"complete", "caches|sessions", 1, 1, ""},  // for the completion script; in no list
 };
 
-constexpr absl::string_view kFlags[] = {"--socket",  "--address",  "--output",
-                                        "--timeout", "--interval", "--iterations",
-                                        "--message", "--wait",     "--help"};
+constexpr absl::string_view kFlags[] = {
+    "--socket",  "--address",  "--tls-cert",   "--tls-key", "--tls-ca", "--server-name", "--output",
+    "--timeout", "--interval", "--iterations", "--message", "--wait",   "--help"};
 
 const CommandName* FindCommand(absl::string_view name) {
   const auto* const end = std::end(kCommands);
@@ -79,11 +79,20 @@ absl::Status SetDuration(absl::string_view flag, const std::string& value, absl:
                             absl::FormatDuration(minimum), "..1h"));
 }
 
+std::string* TlsFlag(absl::string_view flag, TlsOptions* tls) {
+  if (flag == "--tls-cert") return &tls->certificate;
+  if (flag == "--tls-key") return &tls->key;
+  if (flag == "--tls-ca") return &tls->ca;
+  return flag == "--server-name" ? &tls->server_name : nullptr;
+}
+
 absl::Status SetFlag(absl::string_view flag, const std::string& value, Arguments* to) {
   if (flag == "--socket") {
     to->target = absl::StrCat(kUnixPrefix, absl::StripPrefix(value, kUnixPrefix));
   } else if (flag == "--address") {
     to->target = value;
+  } else if (std::string* const file = TlsFlag(flag, &to->tls); file != nullptr) {
+    *file = value;
   } else if (flag == "--output") {
     if (value != "table" && value != "json") {
       return Error(absl::StrCat("--output: '", value, "' is neither table nor json"));
@@ -109,6 +118,17 @@ absl::Status SetFlag(absl::string_view flag, const std::string& value, Arguments
     return Error(absl::StrCat("there is no flag ", flag, Suggestion(flag)));
   }
   return absl::OkStatus();
+}
+
+absl::Status CheckTls(const Arguments& arguments) {
+  const TlsOptions& tls = arguments.tls;
+  const bool any = !tls.certificate.empty() || !tls.key.empty() || tls.given();
+  if (!any && tls.server_name.empty()) return absl::OkStatus();
+  if (tls.certificate.empty() || tls.key.empty() || tls.ca.empty()) {
+    return Error("TLS takes all of --tls-cert, --tls-key and --tls-ca");
+  }
+  if (arguments.socket_path().empty()) return absl::OkStatus();
+  return Error("TLS is for an --address; over the Unix socket the kernel says who you are");
 }
 
 absl::Status CheckCommand(const Arguments& arguments) {
@@ -165,6 +185,7 @@ absl::StatusOr<Arguments> ParseArguments(const std::vector<std::string>& argumen
     }
     if (absl::Status status = SetFlag(flag, value, &parsed); !status.ok()) return status;
   }
+  if (absl::Status status = CheckTls(parsed); !status.ok()) return status;
   if (absl::Status status = CheckCommand(parsed); !status.ok()) return status;
   return parsed;
 }
@@ -181,26 +202,31 @@ std::string Usage() {
     absl::StrAppend(&text, "  ", left, std::string(left.size() < 30 ? 30 - left.size() : 1, ' '),
                     command.help, "\n");
   }
-  absl::StrAppend(&text,
-                  "\nFlags:\n"
-                  "  --socket=PATH        the daemon's Unix socket; else KVTIERD_SOCKET, else\n"
-                  "                       ",
-                  kDefaultSocket,
-                  "\n"
-                  "  --address=HOST:PORT  an address of its --tcp instead\n"
-                  "  --output=table|json  for people, or for programs\n"
-                  "  --timeout=5s         how long to wait for an answer\n"
-                  "  --interval=1s        top: between two looks\n"
-                  "  --iterations=N       top: end after N looks\n"
-                  "  --message=TEXT       drain, evict: for the sessions and the log\n"
-                  "  --wait=0s            drain: how long to wait for the sessions to leave\n\n"
-                  "Exit codes:\n"
-                  "  0  done\n"
-                  "  1  doctor: something is to be changed; health: it is not serving;\n"
-                  "     drain --wait: sessions are still open\n"
-                  "  2  the command line is wrong\n"
-                  "  3  the daemon cannot be reached, or does not answer in time\n"
-                  "  4  the daemon refused; the reason is one of errors.proto\n");
+  absl::StrAppend(
+      &text,
+      "\nFlags:\n"
+      "  --socket=PATH        the daemon's Unix socket; else KVTIERD_SOCKET, else\n"
+      "                       ",
+      kDefaultSocket,
+      "\n"
+      "  --address=HOST:PORT  an address of its --tcp instead\n"
+      "  --tls-cert=FILE, --tls-key=FILE, --tls-ca=FILE\n"
+      "                       with mutual TLS: who you are, and whose certificates the\n"
+      "                       daemon may have; PEM\n"
+      "  --server-name=NAME   what its certificate is for; else HOST\n"
+      "  --output=table|json  for people, or for programs\n"
+      "  --timeout=5s         how long to wait for an answer\n"
+      "  --interval=1s        top: between two looks\n"
+      "  --iterations=N       top: end after N looks\n"
+      "  --message=TEXT       drain, evict: for the sessions and the log\n"
+      "  --wait=0s            drain: how long to wait for the sessions to leave\n\n"
+      "Exit codes:\n"
+      "  0  done\n"
+      "  1  doctor: something is to be changed; health: it is not serving;\n"
+      "     drain --wait: sessions are still open\n"
+      "  2  the command line is wrong\n"
+      "  3  the daemon cannot be reached, or does not answer in time\n"
+      "  4  the daemon refused; the reason is one of errors.proto\n");
   return text;
 }
 
@@ -223,7 +249,7 @@ std::string BashCompletion() {
       "  word=${words[-1]}\n"
       "  for i in \"${words[@]:0:${#words[@]}-1}\"; do\n"
       "    case $i in\n"
-      "      --socket=* | --address=*) at=(\"$i\") ;;\n"
+      "      --socket=* | --address=* | --tls-*=* | --server-name=*) at+=(\"$i\") ;;\n"
       "      -*) ;;\n"
       "      *) command=${command:-$i} ;;\n"
       "    esac\n"

@@ -21,8 +21,17 @@ enum ExitCode : int {
 
 enum class Output { kTable, kJson };
 
+// PEM files for an address with mutual TLS: all, or none.
+struct TlsOptions {
+  std::string certificate, key, ca;
+  std::string server_name;  // that the daemon's certificate must have; "": the address's host
+
+  bool given() const { return !ca.empty(); }
+};
+
 struct Arguments {
   std::string target;  // "unix:/run/kvtierd/kvtierd.sock" or "host:port"
+  TlsOptions tls;
   Output output = Output::kTable;
   absl::Duration timeout = absl::Seconds(5);
   absl::Duration interval = absl::Seconds(1);  // top

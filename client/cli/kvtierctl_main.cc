@@ -168,7 +168,10 @@ int Complete(const Admin& admin, const Arguments& arguments) {
 
 int Run(const Arguments& arguments) {
   if (arguments.command == "top") BlockInterrupts();
-  const Admin admin(arguments.target, arguments.timeout);
+  const absl::StatusOr<Admin> reached =
+      Admin::Create(arguments.target, arguments.tls, arguments.timeout);
+  if (!reached.ok()) return Fail(kBadCommandLine, reached.status());
+  const Admin& admin = *reached;
   const std::string& command = arguments.command;
   if (command == "stats") return Stats(admin, arguments);
   if (command == "requests") return Requests(admin, arguments);

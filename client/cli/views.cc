@@ -154,17 +154,19 @@ std::string StatsView(const v1::GetStatsResponse& stats, bool detailed) {
 }
 
 std::string CachesView(const v1::ListCachesResponse& caches, absl::Time now) {
-  Table table({"CACHE", ">SESSIONS", ">LAYERS", ">GROUPS", ">BLOCKS", ">BLOCK SIZE", ">REQUESTS",
-               ">TOP K", ">HOT SIZE", ">ROW BYTES", "EVICTION", "DTYPE", ">KEPT", ">ENDS IN"});
+  Table table({"CACHE", ">OWNER", ">SESSIONS", ">LAYERS", ">GROUPS", ">BLOCKS", ">BLOCK SIZE",
+               ">REQUESTS", ">TOP K", ">HOT SIZE", ">ROW BYTES", "EVICTION", "DTYPE", ">KEPT",
+               ">ENDS IN"});
   for (const v1::CacheInfo& cache : caches.caches()) {
     const v1::CacheLayout& layout = cache.layout();
     if (layout.groups_size() == 0 || layout.groups(0).layers_size() == 0) continue;
     const v1::LayerGroupLayout& first = layout.groups(0);
-    table.Add({cache.cache(), absl::StrCat(cache.session_ids_size()),
-               absl::StrCat(LayerCount(layout)), absl::StrCat(layout.groups_size()),
-               absl::StrCat(layout.block_count()), absl::StrCat(layout.block_size()),
-               absl::StrCat(layout.max_requests()), absl::StrCat(first.top_k()),
-               absl::StrCat(first.hot_size()), absl::StrCat(first.layers(0).row_bytes()),
+    table.Add({cache.cache(), cache.has_owner_uid() ? absl::StrCat(cache.owner_uid()) : "-",
+               absl::StrCat(cache.session_ids_size()), absl::StrCat(LayerCount(layout)),
+               absl::StrCat(layout.groups_size()), absl::StrCat(layout.block_count()),
+               absl::StrCat(layout.block_size()), absl::StrCat(layout.max_requests()),
+               absl::StrCat(first.top_k()), absl::StrCat(first.hot_size()),
+               absl::StrCat(first.layers(0).row_bytes()),
                layout.eviction_policy() == v1::EVICTION_POLICY_AGED ? "aged" : "lru",
                layout.dtype_tag().empty() ? "-" : layout.dtype_tag(),
                absl::StrCat(cache.blocks_kept()),

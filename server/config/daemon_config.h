@@ -17,8 +17,13 @@ struct DaemonConfig {
   int32_t socket_gid = -1;
   bool allow_world_writable_socket = false;
   std::vector<int32_t> allowed_uids;
+  std::vector<int32_t> viewer_uids, operator_uids;
   std::vector<std::string> tcp;
+  std::string tls_certificate, tls_key, tls_client_ca;
+  std::vector<std::string> tls_viewers, tls_operators;
+  bool allow_insecure_tcp = false;
   std::string metrics_address;
+  bool allow_insecure_metrics = false;
   std::string backend;
   int32_t cpu_threads = 0;
   std::string device_memory;

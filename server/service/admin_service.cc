@@ -64,6 +64,10 @@ grpc::ServerUnaryReactor* AdminService::Answer(grpc::CallbackServerContext* call
 grpc::ServerUnaryReactor* AdminService::GetStats(grpc::CallbackServerContext* call,
                                                  const v1::GetStatsRequest* request,
                                                  v1::GetStatsResponse* response) {
+  if (absl::Status status = context_->access->CheckRole(*call, "GetStats", Role::kViewer);
+      !status.ok()) {
+    return Answer(call, "GetStats", status);
+  }
   absl::StatusOr<v1::GetStatsResponse> stats = ReadStats(request->cache());
   if (stats.ok()) *response = *std::move(stats);
   return Answer(call, "GetStats", stats.status());
@@ -72,7 +76,9 @@ grpc::ServerUnaryReactor* AdminService::GetStats(grpc::CallbackServerContext* ca
 grpc::ServerWriteReactor<v1::GetStatsResponse>* AdminService::WatchStats(
     grpc::CallbackServerContext* call, const v1::WatchStatsRequest* request) {
   const CallRecord record = {context_->call_log, call, "WatchStats"};
-  const absl::StatusOr<absl::Duration> interval = IntervalOf(*request);
+  absl::StatusOr<absl::Duration> interval = IntervalOf(*request);
+  absl::Status allowed = context_->access->CheckRole(*call, "WatchStats", Role::kViewer);
+  if (!allowed.ok()) interval = std::move(allowed);
   if (!interval.ok()) {
     return NewWatchStatsCall(
         record, kWatchIntervalDefault,
@@ -85,6 +91,10 @@ grpc::ServerWriteReactor<v1::GetStatsResponse>* AdminService::WatchStats(
 grpc::ServerUnaryReactor* AdminService::ListCaches(grpc::CallbackServerContext* call,
                                                    const v1::ListCachesRequest* /*request*/,
                                                    v1::ListCachesResponse* response) {
+  if (absl::Status status = context_->access->CheckRole(*call, "ListCaches", Role::kViewer);
+      !status.ok()) {
+    return Answer(call, "ListCaches", status);
+  }
   const absl::StatusOr<NodeSnapshot> node = context_->node->Snapshot("");
   if (node.ok()) *response = CachesToProto(*node);
   return Answer(call, "ListCaches", node.status());
@@ -93,6 +103,10 @@ grpc::ServerUnaryReactor* AdminService::ListCaches(grpc::CallbackServerContext* 
 grpc::ServerUnaryReactor* AdminService::ListSessions(grpc::CallbackServerContext* call,
                                                      const v1::ListSessionsRequest* /*request*/,
                                                      v1::ListSessionsResponse* response) {
+  if (absl::Status status = context_->access->CheckRole(*call, "ListSessions", Role::kViewer);
+      !status.ok()) {
+    return Answer(call, "ListSessions", status);
+  }
   *response = SessionsToProto(context_->node->Sessions());
   return Answer(call, "ListSessions", absl::OkStatus());
 }
@@ -100,6 +114,10 @@ grpc::ServerUnaryReactor* AdminService::ListSessions(grpc::CallbackServerContext
 grpc::ServerUnaryReactor* AdminService::ListRequests(grpc::CallbackServerContext* call,
                                                      const v1::ListRequestsRequest* request,
                                                      v1::ListRequestsResponse* response) {
+  if (absl::Status status = context_->access->CheckRole(*call, "ListRequests", Role::kViewer);
+      !status.ok()) {
+    return Answer(call, "ListRequests", status);
+  }
   const auto list = [&]() -> absl::StatusOr<v1::ListRequestsResponse> {
     KVTIER_RETURN_IF_ERROR(CheckListRequests(*request));
     KVTIER_ASSIGN_OR_RETURN(const std::vector<RequestSnapshot> requests,
@@ -114,6 +132,10 @@ grpc::ServerUnaryReactor* AdminService::ListRequests(grpc::CallbackServerContext
 grpc::ServerUnaryReactor* AdminService::GetNodeInfo(grpc::CallbackServerContext* call,
                                                     const v1::GetNodeInfoRequest* /*request*/,
                                                     v1::GetNodeInfoResponse* response) {
+  if (absl::Status status = context_->access->CheckRole(*call, "GetNodeInfo", Role::kViewer);
+      !status.ok()) {
+    return Answer(call, "GetNodeInfo", status);
+  }
   const Node& node = *context_->node;
   response->set_version(context_->version);
   response->set_boot_id(node.boot_id());
@@ -142,10 +164,15 @@ grpc::ServerUnaryReactor* AdminService::GetNodeInfo(grpc::CallbackServerContext*
 grpc::ServerUnaryReactor* AdminService::Drain(grpc::CallbackServerContext* call,
                                               const v1::DrainRequest* request,
                                               v1::DrainResponse* response) {
+  if (absl::Status status = context_->access->CheckRole(*call, "Drain", Role::kOperator);
+      !status.ok()) {
+    return Answer(call, "Drain", status);
+  }
   if (absl::Status status = CheckMessage(request->message()); !status.ok()) {
     return Answer(call, "Drain", status);
   }
-  context_->log->Event("drain", {{"by", call->peer()}, {"message", request->message()}});
+  context_->log->Event("drain",
+                       {{"by", context_->access->NameOf(*call)}, {"message", request->message()}});
   context_->drain(request->message());
   response->set_sessions(static_cast<int32_t>(context_->node->Sessions().size()));
   return Answer(call, "Drain", absl::OkStatus());
@@ -154,12 +181,16 @@ grpc::ServerUnaryReactor* AdminService::Drain(grpc::CallbackServerContext* call,
 grpc::ServerUnaryReactor* AdminService::EvictSession(grpc::CallbackServerContext* call,
                                                      const v1::EvictSessionRequest* request,
                                                      v1::EvictSessionResponse* /*response*/) {
+  if (absl::Status status = context_->access->CheckRole(*call, "EvictSession", Role::kOperator);
+      !status.ok()) {
+    return Answer(call, "EvictSession", status);
+  }
   absl::Status status = CheckMessage(request->message());
   if (status.ok()) status = context_->node->EvictSession(request->session_id(), request->message());
-  context_->log->Event("evict_session", {{"by", call->peer()},
+  context_->log->Event("evict_session", {{"by", context_->access->NameOf(*call)},
                                          {"session_id", request->session_id()},
                                          {"message", request->message()},
-                                         {"status", status.ToString()}});
+                                         {"status", absl::StatusCodeToString(status.code())}});
   return Answer(call, "EvictSession", status);
 }
 

@@ -12,6 +12,7 @@
 #include "proto/kvtier/v1/admin.grpc.pb.h"
 #include "server/device/backend.h"
 #include "server/host_pool/host_pool.h"
+#include "server/service/access.h"
 #include "server/service/call_log.h"
 #include "server/service/control_executor.h"
 #include "server/service/log.h"
@@ -28,6 +29,7 @@ struct AdminContext {
   CallLog* call_log = nullptr;
   const StatsHistory* history = nullptr;
   const ControlExecutor* executor = nullptr;
+  const AccessControl* access = nullptr;
   std::string version;
   std::vector<DeviceInfo> devices;
   std::function<std::vector<std::string>()> listen_addresses;

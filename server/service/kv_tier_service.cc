@@ -23,21 +23,25 @@ std::vector<int32_t> VectorOf(const Field& field) {
 }  // namespace
 
 KvTierService::KvTierService(const SessionCallContext* context, const Clock* clock,
-                             const PeerTable* peers, ControlExecutor* executor)
+                             const AccessControl* access, ControlExecutor* executor)
     : context_(context),
       node_(context->node),
       clock_(clock),
-      peers_(peers),
+      access_(access),
       executor_(executor),
       data_plane_(context->node, clock) {}
 
-absl::Status KvTierService::CheckStart(absl::Time deadline) const {
+absl::Status KvTierService::CheckStart(const grpc::CallbackServerContext& context,
+                                       const std::string& session_id, absl::Time deadline) const {
+  KVTIER_ASSIGN_OR_RETURN(const Peer peer, access_->WorkerOf(context));
+  KVTIER_RETURN_IF_ERROR(node_->CheckCaller(session_id, peer));
   KVTIER_RETURN_IF_ERROR(context_->open_calls->CheckOpen());
   return CheckNotExpired(deadline, *clock_);
 }
 
 grpc::ServerUnaryReactor* KvTierService::RunControl(grpc::CallbackServerContext* context,
-                                                    const char* name, ControlVerb verb) {
+                                                    const char* name, const std::string& session_id,
+                                                    ControlVerb verb) {
   auto* call = new UnaryCall(context_->open_calls, {context_->call_log, context, name},
                              UnaryCall::OnCancellation::kTell);
   const absl::Time deadline = DeadlineOf(*context, *clock_);
@@ -48,7 +52,7 @@ grpc::ServerUnaryReactor* KvTierService::RunControl(grpc::CallbackServerContext*
     if (status.ok()) status = verb(deadline);
     answer->Finish(ToWire(status));
   };
-  absl::Status status = CheckStart(deadline);
+  absl::Status status = CheckStart(*context, session_id, deadline);
   if (status.ok()) status = executor_->Submit(run);
   if (!status.ok()) call->answer()->Finish(ToWire(status));
   return call;
@@ -56,13 +60,13 @@ grpc::ServerUnaryReactor* KvTierService::RunControl(grpc::CallbackServerContext*
 
 template <typename Response, typename Start>
 grpc::ServerUnaryReactor* KvTierService::RunData(grpc::CallbackServerContext* context,
-                                                 const char* name, Response* response,
-                                                 const Start& start) {
+                                                 const char* name, const std::string& session_id,
+                                                 Response* response, const Start& start) {
   auto* call = new UnaryCall(context_->open_calls, {context_->call_log, context, name},
                              UnaryCall::OnCancellation::kAnswer);
   DataPlane::Done<Response> done = AnswerInto(call->answer(), response);
   const absl::Time deadline = DeadlineOf(*context, *clock_);
-  if (absl::Status status = CheckStart(deadline); !status.ok()) {
+  if (absl::Status status = CheckStart(*context, session_id, deadline); !status.ok()) {
     done(status);
   } else {
     start(deadline, std::move(done));
@@ -73,14 +77,16 @@ grpc::ServerUnaryReactor* KvTierService::RunData(grpc::CallbackServerContext* co
 grpc::ServerWriteReactor<v1::SessionEvent>* KvTierService::OpenSession(
     grpc::CallbackServerContext* context, const v1::OpenSessionRequest* request) {
   return NewSessionCall(context_, {context_->call_log, context, "OpenSession"},
-                        peers_->Find(context->peer()), *request);
+                        access_->WorkerOf(*context), *request);
 }
 
 grpc::ServerUnaryReactor* KvTierService::AttachCache(grpc::CallbackServerContext* context,
                                                      const v1::AttachCacheRequest* request,
                                                      v1::AttachCacheResponse* response) {
+  const int32_t uid = access_->WorkerOf(*context).value_or(Peer()).uid;
   return RunControl(
-      context, "AttachCache", [this, request, response](absl::Time deadline) -> absl::Status {
+      context, "AttachCache", request->session_id(),
+      [this, request, response, uid](absl::Time deadline) -> absl::Status {
         KVTIER_RETURN_IF_ERROR(CheckCacheName(request->cache()));
         KVTIER_ASSIGN_OR_RETURN(const CacheLayout layout, LayoutFromProto(*request));
         KVTIER_ASSIGN_OR_RETURN(
@@ -88,27 +94,40 @@ grpc::ServerUnaryReactor* KvTierService::AttachCache(grpc::CallbackServerContext
             node_->AttachCache(request->session_id(), request->cache(), layout,
                                request->device_uuid(), deadline, AttachOptionsFromProto(*request)));
         *response = ToProto(result);
+        NoteUser(uid);
         return absl::OkStatus();
       });
+}
+
+void KvTierService::NoteUser(int32_t uid) {
+  int32_t first = kNoUser;
+  if (first_uid_.compare_exchange_strong(first, uid) || first == uid) return;
+  if (warned_.exchange(true)) return;
+  context_->log->Event(LogLevel::kWarning, "users_share_the_pool",
+                       {{"uid", first},
+                        {"other_uid", uid},
+                        {"why", "each can map the rows of both: docs/SECURITY.md"}});
 }
 
 grpc::ServerUnaryReactor* KvTierService::DetachCache(grpc::CallbackServerContext* context,
                                                      const v1::DetachCacheRequest* request,
                                                      v1::DetachCacheResponse* response) {
-  return RunControl(
-      context, "DetachCache", [this, request, response](absl::Time deadline) -> absl::Status {
-        KVTIER_ASSIGN_OR_RETURN(const bool ended, node_->DetachCache(request->session_id(),
-                                                                     request->cache(), deadline));
-        response->set_cache_ended(ended);
-        return absl::OkStatus();
-      });
+  return RunControl(context, "DetachCache", request->session_id(),
+                    [this, request, response](absl::Time deadline) -> absl::Status {
+                      KVTIER_ASSIGN_OR_RETURN(
+                          const bool ended,
+                          node_->DetachCache(request->session_id(), request->cache(), deadline));
+                      response->set_cache_ended(ended);
+                      return absl::OkStatus();
+                    });
 }
 
 grpc::ServerUnaryReactor* KvTierService::AdmitRequest(grpc::CallbackServerContext* context,
                                                       const v1::AdmitRequestRequest* request,
                                                       v1::AdmitRequestResponse* response) {
   return RunControl(
-      context, "AdmitRequest", [this, request, response](absl::Time deadline) -> absl::Status {
+      context, "AdmitRequest", request->session_id(),
+      [this, request, response](absl::Time deadline) -> absl::Status {
         KVTIER_RETURN_IF_ERROR(CheckAdmitRequest(*request));
         KVTIER_ASSIGN_OR_RETURN(
             const int32_t region,
@@ -122,21 +141,23 @@ grpc::ServerUnaryReactor* KvTierService::AdmitRequest(grpc::CallbackServerContex
 grpc::ServerUnaryReactor* KvTierService::ReleaseRequest(grpc::CallbackServerContext* context,
                                                         const v1::ReleaseRequestRequest* request,
                                                         v1::ReleaseRequestResponse* response) {
-  return RunControl(
-      context, "ReleaseRequest", [this, request, response](absl::Time deadline) -> absl::Status {
-        KVTIER_ASSIGN_OR_RETURN(const int32_t freed,
-                                node_->ReleaseRequest(request->session_id(), request->cache(),
-                                                      request->request_id(), deadline));
-        response->set_blocks_freed(freed);
-        return absl::OkStatus();
-      });
+  return RunControl(context, "ReleaseRequest", request->session_id(),
+                    [this, request, response](absl::Time deadline) -> absl::Status {
+                      KVTIER_ASSIGN_OR_RETURN(
+                          const int32_t freed,
+                          node_->ReleaseRequest(request->session_id(), request->cache(),
+                                                request->request_id(), deadline));
+                      response->set_blocks_freed(freed);
+                      return absl::OkStatus();
+                    });
 }
 
 grpc::ServerUnaryReactor* KvTierService::AssignBlocks(grpc::CallbackServerContext* context,
                                                       const v1::AssignBlocksRequest* request,
                                                       v1::AssignBlocksResponse* response) {
   return RunControl(
-      context, "AssignBlocks", [this, request, response](absl::Time deadline) -> absl::Status {
+      context, "AssignBlocks", request->session_id(),
+      [this, request, response](absl::Time deadline) -> absl::Status {
         KVTIER_RETURN_IF_ERROR(CheckAssignBlocks(*request));
         KVTIER_ASSIGN_OR_RETURN(
             const AssignResult result,
@@ -152,7 +173,7 @@ grpc::ServerUnaryReactor* KvTierService::AssignBlocks(grpc::CallbackServerContex
 grpc::ServerUnaryReactor* KvTierService::ListKeptBlocks(grpc::CallbackServerContext* context,
                                                         const v1::ListKeptBlocksRequest* request,
                                                         v1::ListKeptBlocksResponse* response) {
-  return RunControl(context, "ListKeptBlocks",
+  return RunControl(context, "ListKeptBlocks", request->session_id(),
                     [this, request, response](absl::Time /*deadline*/) -> absl::Status {
                       KVTIER_ASSIGN_OR_RETURN(const KeptPage page, KeptPageFromProto(*request));
                       KVTIER_ASSIGN_OR_RETURN(
@@ -168,7 +189,8 @@ grpc::ServerUnaryReactor* KvTierService::FreeBlocks(grpc::CallbackServerContext*
                                                     const v1::FreeBlocksRequest* request,
                                                     v1::FreeBlocksResponse* response) {
   return RunControl(
-      context, "FreeBlocks", [this, request, response](absl::Time deadline) -> absl::Status {
+      context, "FreeBlocks", request->session_id(),
+      [this, request, response](absl::Time deadline) -> absl::Status {
         KVTIER_RETURN_IF_ERROR(CheckBlockList(request->block_ids_size()));
         KVTIER_ASSIGN_OR_RETURN(
             const int32_t freed,
@@ -182,50 +204,57 @@ grpc::ServerUnaryReactor* KvTierService::FreeBlocks(grpc::CallbackServerContext*
 grpc::ServerUnaryReactor* KvTierService::InvalidateBlocks(
     grpc::CallbackServerContext* context, const v1::InvalidateBlocksRequest* request,
     v1::InvalidateBlocksResponse* response) {
-  return RunControl(
-      context, "InvalidateBlocks", [this, request, response](absl::Time deadline) -> absl::Status {
-        KVTIER_RETURN_IF_ERROR(CheckBlockList(request->block_ids_size()));
-        KVTIER_ASSIGN_OR_RETURN(const int64_t dropped,
-                                node_->InvalidateBlocks(request->session_id(), request->cache(),
-                                                        VectorOf(request->block_ids()), deadline));
-        response->set_invalidated_copies(dropped);
-        return absl::OkStatus();
-      });
+  return RunControl(context, "InvalidateBlocks", request->session_id(),
+                    [this, request, response](absl::Time deadline) -> absl::Status {
+                      KVTIER_RETURN_IF_ERROR(CheckBlockList(request->block_ids_size()));
+                      KVTIER_ASSIGN_OR_RETURN(
+                          const int64_t dropped,
+                          node_->InvalidateBlocks(request->session_id(), request->cache(),
+                                                  VectorOf(request->block_ids()), deadline));
+                      response->set_invalidated_copies(dropped);
+                      return absl::OkStatus();
+                    });
 }
 
 grpc::ServerUnaryReactor* KvTierService::SwapIn(grpc::CallbackServerContext* context,
                                                 const v1::SwapInRequest* request,
                                                 v1::SwapInResponse* response) {
-  return RunData(context, "SwapIn", response,
+  return RunData(context, "SwapIn", request->session_id(), response,
                  [&](absl::Time, auto done) { data_plane_.SwapIn(*request, std::move(done)); });
 }
 
 grpc::ServerUnaryReactor* KvTierService::ReplayPlan(grpc::CallbackServerContext* context,
                                                     const v1::ReplayPlanRequest* request,
                                                     v1::ReplayPlanResponse* response) {
-  return RunData(context, "ReplayPlan", response,
+  return RunData(context, "ReplayPlan", request->session_id(), response,
                  [&](absl::Time, auto done) { data_plane_.ReplayPlan(*request, std::move(done)); });
 }
 
 grpc::ServerUnaryReactor* KvTierService::Backup(grpc::CallbackServerContext* context,
                                                 const v1::BackupRequest* request,
                                                 v1::BackupResponse* response) {
-  return RunData(context, "Backup", response,
+  return RunData(context, "Backup", request->session_id(), response,
                  [&](absl::Time, auto done) { data_plane_.Backup(*request, std::move(done)); });
 }
 
 grpc::ServerUnaryReactor* KvTierService::WaitTicket(grpc::CallbackServerContext* context,
                                                     const v1::WaitTicketRequest* request,
                                                     v1::WaitTicketResponse* response) {
-  return RunData(context, "WaitTicket", response, [&](absl::Time deadline, auto done) {
-    data_plane_.WaitTicket(*request, deadline, std::move(done));
-  });
+  return RunData(context, "WaitTicket", request->session_id(), response,
+                 [&](absl::Time deadline, auto done) {
+                   data_plane_.WaitTicket(*request, deadline, std::move(done));
+                 });
 }
 
 grpc::ServerBidiReactor<v1::RunStepsRequest, v1::RunStepsResponse>* KvTierService::RunSteps(
     grpc::CallbackServerContext* context) {
-  return NewRunStepsCall(&data_plane_, context_->open_calls,
-                         {context_->call_log, context, "RunSteps"});
+  const CallRecord record = {context_->call_log, context, "RunSteps"};
+  const absl::StatusOr<Peer> peer = access_->WorkerOf(*context);
+  if (!peer.ok()) return NewRefusedStepsCall(record, peer.status());
+  return NewRunStepsCall(&data_plane_, context_->open_calls, record,
+                         [node = node_, peer = *peer](const std::string& session_id) {
+                           return node->CheckCaller(session_id, peer);
+                         });
 }
 
 }  // namespace kvtier

@@ -2,16 +2,19 @@
 // streams run on the control executor, the others enqueue and answer from the completion.
 #pragma once
 
+#include <atomic>
+#include <cstdint>
 #include <functional>
+#include <string>
 
 #include "absl/status/status.h"
 #include "absl/time/time.h"
 #include "grpcpp/grpcpp.h"
 #include "proto/kvtier/v1/kvtier.grpc.pb.h"
 #include "server/core/clock.h"
+#include "server/service/access.h"
 #include "server/service/control_executor.h"
 #include "server/service/data_plane.h"
-#include "server/service/peer_table.h"
 #include "server/service/session_call.h"
 #include "server/session/node.h"
 
@@ -20,7 +23,7 @@ namespace kvtier {
 class KvTierService final : public v1::KvTier::CallbackService {
  public:
   // Everything must outlive the last call.
-  KvTierService(const SessionCallContext* context, const Clock* clock, const PeerTable* peers,
+  KvTierService(const SessionCallContext* context, const Clock* clock, const AccessControl* access,
                 ControlExecutor* executor);
 
   // ---- The lease.
@@ -71,22 +74,30 @@ class KvTierService final : public v1::KvTier::CallbackService {
 
  private:
   // May a call that has its entry in open_calls begin?
-  absl::Status CheckStart(absl::Time deadline) const;
+  absl::Status CheckStart(const grpc::CallbackServerContext& context, const std::string& session_id,
+                          absl::Time deadline) const;
   // Fills the response; may wait until the deadline.
   using ControlVerb = std::function<absl::Status(absl::Time deadline)>;
   grpc::ServerUnaryReactor* RunControl(grpc::CallbackServerContext* context, const char* name,
-                                       ControlVerb verb);
+                                       const std::string& session_id, ControlVerb verb);
   // Calls `start(deadline, done)` unless the deadline has passed.
   template <typename Response, typename Start>
   grpc::ServerUnaryReactor* RunData(grpc::CallbackServerContext* context, const char* name,
-                                    Response* response, const Start& start);
+                                    const std::string& session_id, Response* response,
+                                    const Start& start);
 
+  // Logs once that workers of a second user have got the descriptor of the pool.
+  void NoteUser(int32_t uid);
+
+  static constexpr int32_t kNoUser = -1;
   const SessionCallContext* const context_;
   Node* const node_;
   const Clock* const clock_;
-  const PeerTable* const peers_;
+  const AccessControl* const access_;
   ControlExecutor* const executor_;
   const DataPlane data_plane_;
+  std::atomic<int32_t> first_uid_{kNoUser};
+  std::atomic<bool> warned_{false};
 };
 
 }  // namespace kvtier

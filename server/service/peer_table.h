@@ -12,6 +12,9 @@
 
 namespace kvtier {
 
+// How gRPC names connections that it was handed: "fd:17".
+inline constexpr absl::string_view kLocalPeerPrefix = "fd:";
+
 // The daemon accepts connections itself and hands them to gRPC, which names them "fd:17" in
 // ServerContext::peer(). gRPC does not say when a connection ends; its entry is dropped when the
 // number is used again, or when room is wanted. Thread-safe.

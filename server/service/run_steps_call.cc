@@ -3,6 +3,7 @@
 #include <deque>
 #include <memory>
 #include <optional>
+#include <string>
 #include <utility>
 
 #include "absl/status/status.h"
@@ -15,7 +16,20 @@
 namespace kvtier {
 namespace {
 
-using Reactor = grpc::ServerBidiReactor<v1::RunStepsRequest, v1::RunStepsResponse>;
+using Reactor = RunStepsReactor;
+
+const std::string& SessionIdOf(const v1::RunStepsRequest& request) {
+  switch (request.verb_case()) {
+    case v1::RunStepsRequest::kReplayPlan:
+      return request.replay_plan().session_id();
+    case v1::RunStepsRequest::kBackup:
+      return request.backup().session_id();
+    case v1::RunStepsRequest::kWaitTicket:
+      return request.wait_ticket().session_id();
+    default:
+      return request.swap_in().session_id();  // "" where there is none
+  }
+}
 
 // One step between reading and answering.
 struct Step {
@@ -34,8 +48,12 @@ struct Step {
 class Pipeline : public std::enable_shared_from_this<Pipeline> {
  public:
   Pipeline(const DataPlane* data_plane, OpenCalls* open_calls, const CallRecord& record,
-           Reactor* reactor)
-      : data_plane_(data_plane), open_calls_(open_calls), record_(record), reactor_(reactor) {}
+           CallerCheck check, Reactor* reactor)
+      : data_plane_(data_plane),
+        open_calls_(open_calls),
+        record_(record),
+        check_(std::move(check)),
+        reactor_(reactor) {}
 
   // Starts what can be started now.
   void Pump() KVTIER_EXCLUDES(mutex_);
@@ -59,6 +77,7 @@ class Pipeline : public std::enable_shared_from_this<Pipeline> {
   const DataPlane* const data_plane_;
   OpenCalls* const open_calls_;
   const CallRecord record_;
+  const CallerCheck check_;
   Reactor* const reactor_;
   v1::RunStepsRequest request_;    // of the read under way
   v1::RunStepsResponse response_;  // of the write under way
@@ -170,7 +189,9 @@ DataPlane::Done<Response> Pipeline::Deliver(std::shared_ptr<Step> step, int64_t 
 void Pipeline::Start(const v1::RunStepsRequest& request, std::shared_ptr<Step> step) {
   using Out = v1::RunStepsResponse;
   const int64_t id = request.step_id();
-  if (absl::Status status = open_calls_->CheckOpen(); !status.ok()) {
+  absl::Status status = check_(SessionIdOf(request));
+  if (status.ok()) status = open_calls_->CheckOpen();
+  if (!status.ok()) {
     return Deliver<v1::SwapInResponse>(std::move(step), id, &Out::mutable_swap_in)(status);
   }
   switch (request.verb_case()) {
@@ -198,8 +219,10 @@ void Pipeline::Start(const v1::RunStepsRequest& request, std::shared_ptr<Step> s
 
 class RunStepsCall final : public Reactor {
  public:
-  RunStepsCall(const DataPlane* data_plane, OpenCalls* open_calls, const CallRecord& record)
-      : pipeline_(std::make_shared<Pipeline>(data_plane, open_calls, record, this)) {
+  RunStepsCall(const DataPlane* data_plane, OpenCalls* open_calls, const CallRecord& record,
+               CallerCheck check)
+      : pipeline_(
+            std::make_shared<Pipeline>(data_plane, open_calls, record, std::move(check), this)) {
     pipeline_->Pump();
   }
 
@@ -216,11 +239,27 @@ class RunStepsCall final : public Reactor {
   const std::shared_ptr<Pipeline> pipeline_;
 };
 
+class RefusedStepsCall final : public Reactor {
+ public:
+  RefusedStepsCall(const CallRecord& record, const grpc::Status& status) {
+    record.End(status);
+    Finish(status);
+  }
+  void OnDone() override { delete this; }
+
+ private:
+  ~RefusedStepsCall() override = default;
+};
+
 }  // namespace
 
 Reactor* NewRunStepsCall(const DataPlane* data_plane, OpenCalls* open_calls,
-                         const CallRecord& record) {
-  return new RunStepsCall(data_plane, open_calls, record);
+                         const CallRecord& record, CallerCheck check) {
+  return new RunStepsCall(data_plane, open_calls, record, std::move(check));
+}
+
+Reactor* NewRefusedStepsCall(const CallRecord& record, const absl::Status& status) {
+  return new RefusedStepsCall(record, ToWire(status));
 }
 
 }  // namespace kvtier

@@ -6,6 +6,10 @@
 // back. Nothing is buffered beyond that.
 #pragma once
 
+#include <functional>
+#include <string>
+
+#include "absl/status/status.h"
 #include "grpcpp/grpcpp.h"
 #include "proto/kvtier/v1/kvtier.grpc.pb.h"
 #include "server/service/call_log.h"
@@ -17,8 +21,15 @@ namespace kvtier {
 // Deep enough to hide a round trip behind steps of tens of microseconds.
 inline constexpr int kStepsOpenMax = 64;
 
+using RunStepsReactor = grpc::ServerBidiReactor<v1::RunStepsRequest, v1::RunStepsResponse>;
+
+// May the caller use that session?
+using CallerCheck = std::function<absl::Status(const std::string& session_id)>;
+
 // The reactor of one call; deletes itself. `data_plane` and `open_calls` must outlive it.
-grpc::ServerBidiReactor<v1::RunStepsRequest, v1::RunStepsResponse>* NewRunStepsCall(
-    const DataPlane* data_plane, OpenCalls* open_calls, const CallRecord& record);
+RunStepsReactor* NewRunStepsCall(const DataPlane* data_plane, OpenCalls* open_calls,
+                                 const CallRecord& record, CallerCheck check);
+// One that ends with `status` at once.
+RunStepsReactor* NewRefusedStepsCall(const CallRecord& record, const absl::Status& status);
 
 }  // namespace kvtier

@@ -2,7 +2,6 @@
 
 #include <sys/socket.h>
 
-#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <optional>
@@ -33,6 +32,7 @@
 #include "server/service/open_calls.h"
 #include "server/service/peer_table.h"
 #include "server/service/readiness.h"
+#include "server/service/refusal_server.h"
 #include "server/service/stats_history.h"
 
 namespace kvtier {
@@ -82,16 +82,13 @@ class Server::Impl {
         call_log_(parts.log),
         peers_(kConnectionsMax),
         readiness_(parts.node, parts.pool, parts.backend, parts.log),
-        allowed_uids_(options_.allowed_uids) {}
+        access_(&peers_, options_.rules) {}
   ~Impl() { Shutdown(absl::ZeroDuration()); }
 
   absl::Status Start();
   void Drain(absl::string_view message);
   std::vector<std::string> Shutdown(absl::Duration grace);
-  void SetAllowedUids(std::vector<int32_t> uids) {
-    MutexLock lock(&mutex_);
-    allowed_uids_ = std::move(uids);
-  }
+  void SetRules(AccessRules rules) { access_.SetRules(std::move(rules)); }
 
   const std::string& socket_path() const { return options_.socket_path; }
   std::vector<std::string> listen_addresses() const {
@@ -110,7 +107,6 @@ class Server::Impl {
   absl::Status StartStatistics();
   MetricsInput ReadMetrics() const;
   void FillContexts();
-  bool Allows(const Peer& peer) const KVTIER_EXCLUDES(mutex_);
   void TakeConnection(UniqueFd connection);
   // Writes readiness to the health service.
   void UpdateHealth() KVTIER_EXCLUDES(mutex_);
@@ -135,19 +131,21 @@ class Server::Impl {
   std::unique_ptr<AdminService> admin_;
   std::unique_ptr<MetricsServer> metrics_;
   std::unique_ptr<StatsSampler> sampler_;
+  std::shared_ptr<grpc::ServerCredentials> tcp_credentials_;
   std::unique_ptr<grpc::Server> grpc_;
   std::atomic<grpc::HealthCheckServiceInterface*> health_{nullptr};  // of grpc_
+  std::unique_ptr<RefusalServer> refusals_;
   std::unique_ptr<FdServer> fd_server_;
   std::unique_ptr<Acceptor> acceptor_;
   Thread health_thread_;
 
   Readiness readiness_;
+  AccessControl access_;
 
   mutable Mutex mutex_;  // rank: a leaf
   CondVar changed_;
   bool stopping_ KVTIER_GUARDED_BY(mutex_) = false;
   std::vector<std::string> listen_addresses_ KVTIER_GUARDED_BY(mutex_);
-  std::vector<int32_t> allowed_uids_ KVTIER_GUARDED_BY(mutex_);
 };
 
 absl::Status Server::Impl::Start() {
@@ -191,6 +189,7 @@ void Server::Impl::FillContexts() {
                     .call_log = &call_log_,
                     .history = &history_,
                     .executor = executor_.get(),
+                    .access = &access_,
                     .version = options_.version,
                     .devices = devices,
                     .listen_addresses = [this] { return listen_addresses(); },
@@ -198,7 +197,7 @@ void Server::Impl::FillContexts() {
                     .not_ready_reason = [this] { return readiness_.Reason(); },
                     .drain = [this](absl::string_view message) { Drain(message); }};
   kv_tier_ =
-      std::make_unique<KvTierService>(&session_context_, parts_.clock, &peers_, executor_.get());
+      std::make_unique<KvTierService>(&session_context_, parts_.clock, &access_, executor_.get());
   admin_ = std::make_unique<AdminService>(&admin_context_);
 }
 
@@ -236,6 +235,7 @@ MetricsInput Server::Impl::ReadMetrics() const {
 }
 
 absl::Status Server::Impl::StartGrpc() {
+  KVTIER_ASSIGN_OR_RETURN(refusals_, RefusalServer::Start());
   grpc::EnableDefaultHealthCheckService(true);
   // gRPC serves health without its descriptors; clients that know it by reflection want them.
   google::protobuf::LinkMessageReflection<grpc::health::v1::HealthCheckRequest>();
@@ -246,16 +246,17 @@ absl::Status Server::Impl::StartGrpc() {
   Configure(!options_.tcp_addresses.empty(), &builder);
   builder.RegisterService(kv_tier_.get());
   builder.RegisterService(admin_.get());
+  KVTIER_ASSIGN_OR_RETURN(tcp_credentials_, TcpCredentials(options_.tls));
   std::vector<int> ports(options_.tcp_addresses.size(), 0);
   for (size_t i = 0; i < ports.size(); ++i) {
-    builder.AddListeningPort(options_.tcp_addresses[i], grpc::InsecureServerCredentials(),
-                             &ports[i]);
+    builder.AddListeningPort(options_.tcp_addresses[i], tcp_credentials_, &ports[i]);
   }
   grpc_ = builder.BuildAndStart();
   if (grpc_ == nullptr) {
     return absl::FailedPreconditionError(absl::StrCat(
         "cannot listen at a TCP address of ", absl::StrJoin(options_.tcp_addresses, ","),
-        ": it must be host:port of this machine, and free"));
+        ": it must be host:port of this machine, and free",
+        options_.tls.given() ? ", and tls_key the key of tls_certificate" : ""));
   }
   {
     MutexLock lock(&mutex_);
@@ -286,17 +287,12 @@ absl::Status Server::Impl::StartThreads() {
   return absl::OkStatus();
 }
 
-bool Server::Impl::Allows(const Peer& peer) const {
-  MutexLock lock(&mutex_);
-  const std::vector<int32_t>& uids = allowed_uids_;
-  return uids.empty() || std::find(uids.begin(), uids.end(), peer.uid) != uids.end();
-}
-
 void Server::Impl::TakeConnection(UniqueFd connection) {
   const Peer peer = PeerOf(connection.get());
-  if (!Allows(peer)) {
+  if (!access_.MayConnect(peer)) {
     parts_.log->Event(LogLevel::kWarning, "connection_refused",
                       {{"uid", peer.uid}, {"pid", peer.pid}, {"why", "not in allowed_uids"}});
+    refusals_->Refuse(std::move(connection));
     return;
   }
   if (!peers_.Add(connection.get())) {
@@ -367,6 +363,7 @@ std::vector<std::string> Server::Impl::Shutdown(absl::Duration grace) {
     grpc_->Wait();
     grpc_.reset();
   }
+  refusals_.reset();
   StopHealth();
   metrics_.reset();
   sampler_.reset();
@@ -392,7 +389,7 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Start(const ServerOptions& optio
 const std::string& Server::socket_path() const { return impl_->socket_path(); }
 std::vector<std::string> Server::listen_addresses() const { return impl_->listen_addresses(); }
 std::string Server::metrics_address() const { return impl_->metrics_address(); }
-void Server::SetAllowedUids(std::vector<int32_t> uids) { impl_->SetAllowedUids(std::move(uids)); }
+void Server::SetRules(AccessRules rules) { impl_->SetRules(std::move(rules)); }
 void Server::Drain(absl::string_view message) { impl_->Drain(message); }
 std::vector<std::string> Server::Shutdown(absl::Duration grace) { return impl_->Shutdown(grace); }
 std::vector<std::string> Server::open_calls() const { return impl_->open_calls(); }

@@ -8,8 +8,8 @@
 //   ...
 //   std::vector<std::string> stuck = (*server)->Shutdown(absl::Seconds(5));
 //
-// WARNING: there is no authentication beyond the mode of the Unix socket, and none at all on TCP
-// addresses, where anybody who reaches them can evict sessions. Keep those on loopback.
+// Who may do what: docs/SECURITY.md. WARNING: without ServerOptions::tls whoever reaches a TCP
+// address can look at everything that viewers can; keep it on loopback then.
 //
 // Health (grpc.health.v1): "liveness" is SERVING while the process answers; "" and
 // "kvtier.v1.KvTier" are SERVING while work is taken: pool ready, not draining, device alive.
@@ -28,7 +28,9 @@
 #include "server/core/limits.h"
 #include "server/device/backend.h"
 #include "server/host_pool/host_pool.h"
+#include "server/service/access.h"
 #include "server/service/log.h"
+#include "server/service/tcp_credentials.h"
 #include "server/service/unix_socket.h"
 #include "server/session/node.h"
 
@@ -39,10 +41,10 @@ struct ServerOptions {
   // Where workers connect. The descriptor socket and the lock file lie beside it.
   std::string socket_path;
   SocketAccess access;  // of both sockets
-  // "host:port", for operators; port 0: any. None by default.
+  // "host:port", for operators; port 0: any. None by default. With `tls`: mutual TLS on all.
   std::vector<std::string> tcp_addresses;
-  // Users who may connect to the Unix socket. None: all whom `access` lets in.
-  std::vector<int32_t> allowed_uids;
+  TlsFiles tls;
+  AccessRules rules;  // whom of those who reach it the server answers
   // "host:port" where Prometheus scrapes; port 0: any. Empty: nowhere.
   std::string metrics_address;
   int32_t control_threads = kControlThreads;
@@ -78,8 +80,8 @@ class Server {
   // "http://127.0.0.1:9400/metrics", or "".
   std::string metrics_address() const;
 
-  // As ServerOptions::allowed_uids, from now on; who is connected stays.
-  void SetAllowedUids(std::vector<int32_t> uids);
+  // As ServerOptions::rules, from now on; who is connected stays.
+  void SetRules(AccessRules rules);
 
   // Readiness off at once; nothing new is admitted; sessions are told; what runs goes on.
   void Drain(absl::string_view message);

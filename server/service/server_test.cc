@@ -127,15 +127,20 @@ TEST_F(TcpServerTest, ServesTcpWhereAsked) {
   EXPECT_EQ(server().listen_addresses()[0], "unix:" + server().socket_path());
   const std::string address = server().listen_addresses()[1];
   EXPECT_FALSE(absl::EndsWith(address, ":0")) << address;
-  auto tcp = v1::KvTier::NewStub(grpc::CreateChannel(address, grpc::InsecureChannelCredentials()));
-  ClientSession session(tcp.get(), "over tcp");
-  v1::ListSessionsResponse sessions;
-  ASSERT_TRUE(
-      Call(admin(), &v1::KvTierAdmin::Stub::ListSessions, v1::ListSessionsRequest(), &sessions)
-          .ok());
-  ASSERT_THAT(sessions.sessions(), SizeIs(1));
-  EXPECT_FALSE(sessions.sessions(0).has_peer_pid());
-  EXPECT_FALSE(sessions.sessions(0).has_peer_uid());
+  const auto channel = grpc::CreateChannel(address, grpc::InsecureChannelCredentials());
+  v1::GetNodeInfoResponse info;
+  EXPECT_TRUE(Call(v1::KvTierAdmin::NewStub(channel).get(), &v1::KvTierAdmin::Stub::GetNodeInfo,
+                   v1::GetNodeInfoRequest(), &info)
+                  .ok());
+  EXPECT_EQ(info.listen_addresses(1), address);
+  // Workers have another way.
+  const auto tcp = v1::KvTier::NewStub(channel);
+  grpc::ClientContext context;
+  SetPatience(&context);
+  const auto session = tcp->OpenSession(&context, v1::OpenSessionRequest());
+  v1::SessionEvent event;
+  EXPECT_FALSE(session->Read(&event));
+  EXPECT_TRUE(IsWireError(session->Finish(), grpc::StatusCode::PERMISSION_DENIED, "ACCESS_DENIED"));
 }
 
 class PinningServerTest : public ServiceFixture {

@@ -132,8 +132,8 @@ class EventStream final : public SessionObserver {
 
 class SessionCall final : public Reactor {
  public:
-  SessionCall(const SessionCallContext* context, const CallRecord& record, Peer peer,
-              const v1::OpenSessionRequest& request)
+  SessionCall(const SessionCallContext* context, const CallRecord& record,
+              const absl::StatusOr<Peer>& peer, const v1::OpenSessionRequest& request)
       : context_(context),
         entry_(context->open_calls, record.method),
         events_(std::make_shared<EventStream>(this, record)) {
@@ -145,8 +145,8 @@ class SessionCall final : public Reactor {
     session_id_ = *std::move(session_id);
     context_->log->Event("session_opened", {{"session_id", session_id_},
                                             {"client_name", request.client_name()},
-                                            {"pid", peer.pid},
-                                            {"uid", peer.uid}});
+                                            {"pid", peer->pid},
+                                            {"uid", peer->uid}});
     Shared()->Open(Opened());
   }
 
@@ -168,10 +168,12 @@ class SessionCall final : public Reactor {
  private:
   ~SessionCall() override = default;
 
-  absl::StatusOr<std::string> OpenAt(Node* node, Peer peer, const v1::OpenSessionRequest& request) {
+  absl::StatusOr<std::string> OpenAt(Node* node, const absl::StatusOr<Peer>& peer,
+                                     const v1::OpenSessionRequest& request) {
+    KVTIER_RETURN_IF_ERROR(peer.status());
     KVTIER_RETURN_IF_ERROR(context_->open_calls->CheckOpen());
     KVTIER_RETURN_IF_ERROR(CheckOpenSession(request));
-    return node->OpenSession(request.client_name(), peer, events_);
+    return node->OpenSession(request.client_name(), *peer, events_);
   }
 
   v1::SessionEvent Opened() const {
@@ -201,8 +203,8 @@ class SessionCall final : public Reactor {
 
 }  // namespace
 
-Reactor* NewSessionCall(const SessionCallContext* context, const CallRecord& record, Peer peer,
-                        const v1::OpenSessionRequest& request) {
+Reactor* NewSessionCall(const SessionCallContext* context, const CallRecord& record,
+                        const absl::StatusOr<Peer>& peer, const v1::OpenSessionRequest& request) {
   return new SessionCall(context, record, peer, request);
 }
 

@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/status/statusor.h"
 #include "grpcpp/grpcpp.h"
 #include "proto/kvtier/v1/kvtier.grpc.pb.h"
 #include "server/service/call_log.h"
@@ -29,9 +30,10 @@ struct SessionCallContext {
   std::vector<DeviceInfo> devices;
 };
 
-// The reactor of one call; deletes itself.
+// The reactor of one call; deletes itself. `peer`: whose worker, or why it is none.
 grpc::ServerWriteReactor<v1::SessionEvent>* NewSessionCall(const SessionCallContext* context,
-                                                           const CallRecord& record, Peer peer,
+                                                           const CallRecord& record,
+                                                           const absl::StatusOr<Peer>& peer,
                                                            const v1::OpenSessionRequest& request);
 
 }  // namespace kvtier

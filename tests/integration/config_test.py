@@ -3,13 +3,12 @@ import json
 import os
 import re
 import signal
-import socket
 import subprocess
 import unittest
 
 import jsonschema
 import yaml
-from daemon import ADMIN, BINARY, PATIENCE_SECONDS, Daemon, Process, Session, new_folder, wait_until
+from daemon import ADMIN, BINARY, Daemon, Process, Session, new_folder, wait_until
 from reflection import CallError
 
 REFERENCE = "docs/CONFIGURATION.md"
@@ -188,10 +187,10 @@ class Reload(Config):
         self.reload(daemon, "allowed_uids: [%d]\n" % (os.getuid() + 1), "config_reloaded")
         # Who is connected stays.
         self.assertTrue(daemon.client.call(ADMIN + "GetNodeInfo").boot_id)
-        with socket.socket(socket.AF_UNIX) as stranger:
-            stranger.connect(daemon.socket)
-            stranger.settimeout(PATIENCE_SECONDS)
-            self.assertEqual(stranger.recv(1), b"")
+        with self.assertRaises(CallError) as caught:
+            daemon.connect(self).call(ADMIN + "GetNodeInfo")
+        self.assertEqual(caught.exception.code, "PERMISSION_DENIED")
+        self.assertIn("--allowed_uids", caught.exception.message)
         daemon.wait_for_event("connection_refused")
         self.assertIn("uid=%d" % os.getuid(), daemon.text())
 

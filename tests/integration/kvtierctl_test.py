@@ -71,7 +71,8 @@ class Looking(Kvtierctl):
         for command in ("caches", "sessions"):
             self.assertEqual(self.ctl(command), "no %s\n" % command)
         session = self.work()
-        self.assertRegex(self.ctl("caches"), r"\nkv +1 +1 +1 +8 +16 +2 +4 +8 +64  lru +- +0 +-\n")
+        self.assertRegex(self.ctl("caches"),
+                         r"\nkv +%d +1 +1 +1 +8 +16 +2 +4 +8 +64  lru +- +0 +-\n" % os.getuid())
         self.assertRegex(self.ctl("sessions"),
                          r"\n%s  vLLM 0 +%d +%d .* kv\n" % (session.id, os.getpid(), os.getuid()))
         self.assertRegex(self.ctl("requests", "kv"), r"\n%s +r +0 +1 +1\n" % session.id)
@@ -91,7 +92,7 @@ class Looking(Kvtierctl):
         session.call("AdmitRequest", request)
         session.call("AssignBlocks", {**request, "count": 3})
         session.close()
-        wait_until(lambda: re.search(r"\nkv +0 .* 3 +9m \d+s\n", self.ctl("caches")),
+        wait_until(lambda: re.search(r"\nkv +\d+ +0 .* 3 +9m \d+s\n", self.ctl("caches")),
                    "its blocks are kept")
         self.assertRegex(self.ctl("stats"), r"\nkv +0 +0 +0/8 +3 ")
 

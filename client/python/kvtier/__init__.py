@@ -19,7 +19,8 @@ from kvtier.errors import (AbortedError, AlreadyExistsError, DeadlineExceededErr
                            FailedPreconditionError, InternalError, InvalidArgumentError,
                            KvtierError, NotFoundError, OutOfRangeError, PermissionDeniedError,
                            ResourceExhaustedError, UnavailableError, UnimplementedError)
-from kvtier.layout import (CacheLayout, EvictionPolicy, Layer, LayerGroup, Retention, RowFormat)
+from kvtier.layout import (CacheLayout, EvictionPolicy, Layer, LayerGroup, Retention, RowFormat,
+                           Sharing)
 from kvtier.plane import Group, LayerRows, StepInputs
 from kvtier.results import AssignedBlocks, Device, KeptBlock, Ticket
 from kvtier.session import Session, open_session
@@ -31,6 +32,7 @@ __all__ = [
     "Counters", "DeadlineExceededError", "Device", "EvictionPolicy", "FailedPreconditionError",
     "Group", "InternalError", "KeptBlock", "InvalidArgumentError", "KvtierError", "Layer", "LayerGroup",
     "LayerRows", "NotFoundError", "OutOfRangeError", "PermissionDeniedError", "Request",
-    "ResourceExhaustedError", "Retention", "RowFormat", "Session", "SessionEvent", "SessionState", "StepInputs",
+    "ResourceExhaustedError", "Retention", "RowFormat", "Session", "SessionEvent", "SessionState", "Sharing",
+    "StepInputs",
     "Ticket", "UnavailableError", "UnimplementedError", "__version__", "open_session",
 ]

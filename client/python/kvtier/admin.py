@@ -8,6 +8,7 @@ strings, lists and dictionaries; None where an optional one is absent; enumerati
 """
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any, Dict, Iterator, Optional, Union
 
 import grpc
@@ -49,18 +50,49 @@ def _value(field: Any, value: Any) -> Any:
     return value
 
 
+@dataclass(frozen=True)
+class Tls:
+    """Mutual TLS with an address of the daemon. PEM files: the client's certificate and its key, and
+    the authorities of the daemon's. `server_name`: what the daemon's certificate is for; None: the
+    address's host."""
+    certificate: str
+    key: str
+    ca: str
+    server_name: Optional[str] = None
+
+
+def _channel(target: str, tls: Optional[Tls]) -> Any:
+    if tls is None:
+        return grpc.insecure_channel(target, options=CHANNEL_OPTIONS)
+    texts = []
+    for name in ("ca", "key", "certificate"):
+        try:
+            with open(getattr(tls, name), "rb") as file:
+                texts.append(file.read())
+        except OSError as error:
+            raise argument_error("tls." + name, error, "a PEM file") from error
+    options = list(CHANNEL_OPTIONS)
+    if tls.server_name is not None:
+        options.append(("grpc.ssl_target_name_override", tls.server_name))
+    return grpc.secure_channel(target, grpc.ssl_channel_credentials(*texts), options=options)
+
+
 class Admin:
     """A connection for operators; a context manager that closes. `target`: the Unix socket, or with a
-    colon the address of the daemon's TCP port ("127.0.0.1:7400")."""
+    colon the address of the daemon's TCP port ("127.0.0.1:7400"), where that has TLS with `tls`."""
 
-    def __init__(self, target: str, *, call_timeout: float = 5.0) -> None:
-        if "/" in target:
+    def __init__(self, target: str, *, call_timeout: float = 5.0,
+                 tls: Optional[Tls] = None) -> None:
+        is_socket = "/" in target
+        if is_socket:
             target = "unix:" + check_socket_path("target", target)
+        if is_socket and tls is not None:
+            raise argument_error("tls", "given with a Unix socket", "None there")
         if not call_timeout > 0:
             raise argument_error("call_timeout", call_timeout, "> 0")
         self._target = target
         self._timeout = call_timeout
-        self._channel = grpc.insecure_channel(target, options=CHANNEL_OPTIONS)
+        self._channel = _channel(target, tls)
 
     def __enter__(self) -> "Admin":
         return self

@@ -22,7 +22,7 @@ import grpc.aio
 from kvtier import messages, segments, verbs
 from kvtier.connection import API_VERSION, LOG, Connection
 from kvtier.errors import KvtierError, argument_error, make_error, malformed_answer
-from kvtier.layout import CacheLayout, Retention
+from kvtier.layout import CacheLayout, Retention, Sharing
 from kvtier.results import AssignedBlocks, Device, KeptBlock, Ticket
 from kvtier.session import attach_message, map_answer
 from kvtier.state import SessionEvent, SessionState
@@ -109,7 +109,8 @@ class AsyncSession(verbs.SessionBase):
     async def attach(self, cache: str, layout: CacheLayout, *, device_uuid: str = "",
                      kernel_threads: int = 1, wait_for_pool: float = 60.0,
                      retain: Optional[Retention] = None,
-                     replace_kept: bool = False) -> "AsyncCache":
+                     replace_kept: bool = False,
+                     share: Optional[Sharing] = None) -> "AsyncCache":
         """As Session.attach. Mapping and pinning run on another thread."""
         connection = self.connection
         connection.check_call()
@@ -119,7 +120,7 @@ class AsyncSession(verbs.SessionBase):
             device = connection.find_device(device_uuid)
             memory = None if device is None else segments.Memory(device, kernel_threads)
             message = attach_message(connection, cache, layout, device_uuid, retain,
-                                     replace_kept)
+                                     replace_kept, share)
             answer = await self._attach_when_pinned(message, wait_for_pool)
             try:
                 arrays = await self._loop.run_in_executor(

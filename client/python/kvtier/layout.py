@@ -66,6 +66,20 @@ class Retention:
     blocks_max: Optional[int] = None
 
 
+@dataclass(frozen=True)
+class Sharing:
+    """Who may attach to a cache beside the user who made it: users and groups by number, or all who
+    may open a session."""
+    uids: Sequence[int] = ()
+    gids: Sequence[int] = ()
+    everybody: bool = False
+
+
+def sharing_fields(share: Sharing) -> dict:
+    """Those of kvtier.v1.Sharing."""
+    return {"uids": list(share.uids), "gids": list(share.gids), "everybody": share.everybody}
+
+
 def retention_message(retain: Retention) -> Any:
     """As kvtier.v1.Retention."""
     message = messages.v1("Retention")()

@@ -22,7 +22,7 @@ from kvtier import messages, segments, verbs
 from kvtier.cache import Cache
 from kvtier.connection import API_VERSION, LOG, Connection
 from kvtier.errors import KvtierError, argument_error, make_error, malformed_answer
-from kvtier.layout import CacheLayout, Retention
+from kvtier.layout import CacheLayout, Retention, Sharing
 from kvtier.plane import Arrays
 from kvtier.results import Device
 from kvtier.state import SessionEvent, SessionState
@@ -121,7 +121,8 @@ class Session(verbs.SessionBase):
 
     def attach(self, cache: str, layout: CacheLayout, *, device_uuid: str = "",
                kernel_threads: int = 1, wait_for_pool: float = 60.0,
-               retain: Optional[Retention] = None, replace_kept: bool = False) -> Cache:
+               retain: Optional[Retention] = None, replace_kept: bool = False,
+               share: Optional[Sharing] = None) -> Cache:
         """Creates or joins a cache and maps its memory.
 
         `cache`: 1..128 bytes of [A-Za-z0-9._/-]; sessions that name the same cache share its host
@@ -129,7 +130,8 @@ class Session(verbs.SessionBase):
         `kernel_threads`: of in-process calls on a CPU, 1..64. `wait_for_pool`: seconds to try while
         the daemon still pins its host pool. `retain`: what stays of the cache when its sessions are
         gone, from now on; None: as it is. `replace_kept`: a cache without sessions that has another
-        layout is dropped for this one.
+        layout is dropped for this one. `share`: who else may attach, if this call makes the cache;
+        None: nobody but this process's user, or as it is.
 
         Errors: as AttachCache; UNIMPLEMENTED for a GPU where the package was built without CUDA,
         DEVICE_UNKNOWN for one that this process cannot see, ALREADY_EXISTS if this session has a
@@ -142,7 +144,7 @@ class Session(verbs.SessionBase):
             device = connection.find_device(device_uuid)
             memory = None if device is None else segments.Memory(device, kernel_threads)
             message = attach_message(connection, cache, layout, device_uuid, retain,
-                                     replace_kept)
+                                     replace_kept, share)
             answer = self._attach_when_pinned(message, wait_for_pool)
             try:
                 arrays = map_answer(answer, message, device, memory, connection.redeem_token)
@@ -221,16 +223,19 @@ def _keep_releasing(holder: Dict[str, Any]) -> None:
 
 
 def attach_message(connection: Connection, cache: str, layout: CacheLayout, device_uuid: str,
-                   retain: Optional[Retention], replace_kept: bool) -> dict:
+                   retain: Optional[Retention], replace_kept: bool,
+                   share: Optional[Sharing]) -> dict:
     """The fields of AttachCacheRequest."""
     try:
         message = layouts.to_message(layout)
         kept = None if retain is None else layouts.retention_message(retain)
+        shared = None if share is None else layouts.sharing_fields(share)
     except (TypeError, ValueError, AttributeError) as error:
-        raise argument_error("layout or retain", error,
-                             "a CacheLayout and a Retention with numbers in range") from error
+        raise argument_error("layout, retain or share", error,
+                             "a CacheLayout, Retention and Sharing with numbers in range") from error
     return {"session_id": connection.opened.session_id, "cache": cache, "layout": message,
-            "device_uuid": device_uuid, "retain": kept, "replace_kept": replace_kept}
+            "device_uuid": device_uuid, "retain": kept, "replace_kept": replace_kept,
+            "share": shared}
 
 
 def map_answer(answer: Any, message: dict, device: Optional[Device],

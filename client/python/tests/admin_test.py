@@ -1,4 +1,7 @@
 """What operators ask, as dictionaries."""
+import os
+import shutil
+import subprocess
 import unittest
 
 import daemon
@@ -32,6 +35,44 @@ class AdminTest(unittest.TestCase):
         with kvtier.admin.Admin("/tmp/none.sock") as admin:
             with self.assertRaises(kvtier.UnavailableError):
                 admin.call("GetStats")
+
+    @staticmethod
+    def certificate(folder, name):
+        """(certificate, key), signed by itself."""
+        paths = [os.path.join(folder, name + end) for end in (".crt", ".key")]
+        subprocess.run(
+            ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256",
+             "-nodes", "-subj", "/CN=" + name, "-addext", "subjectAltName=DNS:" + name, "-days", "2",
+             "-out", paths[0], "-keyout", paths[1]], check=True,
+            stdin=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        return paths
+
+    def test_mutual_tls(self):
+        if shutil.which("openssl") is None:
+            self.skipTest("there is no openssl to make certificates with")
+        folder = daemon.new_folder(self)
+        # Of themselves: each side knows the other's as an authority.
+        server, client = (self.certificate(folder, name) for name in ("server", "client"))
+        host = daemon.Daemon(self, tcp="127.0.0.1:0", tls_certificate=server[0],
+                             tls_key=server[1], tls_client_ca=client[0], tls_viewers="client")
+        with kvtier.admin.Admin(host.socket) as admin:
+            address = admin.call("GetNodeInfo")["listen_addresses"][1]
+        tls = kvtier.admin.Tls(*client, ca=server[0], server_name="server")
+        with kvtier.admin.Admin(address, tls=tls) as admin:
+            self.assertEqual(admin.call("GetStats")["sessions"], 0)
+            with self.assertRaises(kvtier.PermissionDeniedError) as raised:
+                admin.call("Drain")
+        self.assertEqual((raised.exception.reason, raised.exception.metadata["certificate"]),
+                         ("ACCESS_DENIED", "client"))
+        with kvtier.admin.Admin(address) as admin, self.assertRaises(kvtier.UnavailableError):
+            admin.call("GetStats")
+
+    def test_what_is_no_tls(self):
+        tls = kvtier.admin.Tls("/none.crt", "/none.key", "/none.ca")
+        for target in ("127.0.0.1:1", "/tmp/none.sock"):
+            with self.assertRaises(kvtier.InvalidArgumentError) as raised:
+                kvtier.admin.Admin(target, tls=tls)
+            self.assertEqual(raised.exception.metadata["field"][:3], "tls")
 
 
 if __name__ == "__main__":

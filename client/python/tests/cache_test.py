@@ -261,6 +261,20 @@ class RetentionTest(unittest.TestCase):
         cache = session.attach("kv", daemon.layout(block_size=32), replace_kept=True)
         self.assertTrue(cache.created)
 
+    def test_whom_a_cache_is_shared_with(self):
+        shared = kvtier.Sharing(uids=[4711], gids=[4242])
+        session, other = daemon.session(self), daemon.session(self)
+        with session.attach("kv", daemon.layout(), share=shared), \
+                other.attach("kv", daemon.layout()):  # the same user, who need not say it again
+            third = daemon.session(self)
+            with self.assertRaises(kvtier.FailedPreconditionError) as raised:
+                third.attach("kv", daemon.layout(), share=kvtier.Sharing(everybody=True))
+            self.assertEqual(raised.exception.metadata["expected"],
+                             "users 4711 and groups 4242")
+        for share in (kvtier.Sharing(uids=[-1]), kvtier.Sharing(gids="all"), 4711):
+            with self.assertRaises(kvtier.InvalidArgumentError):
+                session.attach("kv", daemon.layout(), share=share)
+
     def test_what_is_no_retention(self):
         session = daemon.session(self)
         for retain in (kvtier.Retention(-1), kvtier.Retention("long"), kvtier.Retention(1, -1)):
