@@ -36,7 +36,7 @@ class Valid(unittest.TestCase):
 
     def test_of_the_chart(self):
         for values in ({}, {"backend": "cpu"}, {"pool": {"gibibytes": 1536, "hugePages": "require"}},
-                       {"pool": {"keepIn": "/dev/shm/kvtierd"}},
+                       {"pool": {"keepIn": "/dev/shm/kvtierd"}}, {"tls": helm_test.TLS},
                        {"pool": {"numaNode": 1}, "seccompProfile": {
                            "type": "Localhost", "localhostProfile": "kvtierd.json"}},
                        {"config": {"log_level": "debug", "sessions_max": 200, "log_format": "text",

@@ -18,6 +18,8 @@ OVERLAYS = {
     "hugepages": {"pool": {"hugePages": "require"}},
     "kept": {"pool": {"hugePages": "require", "keepIn": "/dev/hugepages/kvtierd"}},
 }
+TLS = {"secretName": "kvtierd-tls", "viewers": ["watch.example"],
+       "operators": ["ops.example", "spiffe://example/ops"]}
 FOREIGN_KINDS = {"PodMonitor", "PrometheusRule"}
 
 
@@ -83,10 +85,11 @@ class Rendered(unittest.TestCase):
                         "resources": {"memoryOverheadGibibytes": 2}},
                        {"pool": {"keepIn": "/dev/shm/kvtierd"}},
                        {"shutdownGraceSeconds": 600, "ports": {"grpc": 7500, "metrics": 9500}},
+                       {"tls": TLS}, {"tls": TLS, "ports": {"grpc": 7500}},
                        {"pool": {"numaNode": 1},
                         "seccompProfile": {"type": "Localhost", "localhostProfile": "kvtierd.json"}},
                        {"config": {"log_level": "debug", "sessions_max": 200,
-                                   "allowed_uids": [0, 1000]},
+                                   "allowed_uids": [0, 1000, 65532]},
                         "image": {"digest": "sha256:" + "0" * 64},
                         "imagePullSecrets": [{"name": "pull"}],
                         "podAnnotations": {"a": "b"}, "nodeSelector": {"pool": "decode"}}):
@@ -102,6 +105,15 @@ class Rendered(unittest.TestCase):
             "log_format": "text", "sessions_max": 200, "allowed_uids": [0, 1000]}}))
         self.assertEqual((config["log_format"], config["sessions_max"], config["allowed_uids"]),
                          ("text", 200, [0, 1000]))
+
+    def test_tcp_is_there_with_a_secret_alone(self):
+        self.assertNotIn("tcp", policy.config_of(render()))
+        documents = render({"tls": TLS})
+        config = policy.config_of(documents)
+        self.assertEqual((config["tcp"], config["tls_operators"]),
+                         (["0.0.0.0:7400"], TLS["operators"]))
+        volume = next(v for v in policy.pod_of(documents)["volumes"] if v["name"] == "tls")
+        self.assertEqual(volume["secret"], {"secretName": "kvtierd-tls", "defaultMode": 0o440})
 
     def test_another_configuration_rolls_the_pods(self):
         def annotations(values):
@@ -136,7 +148,8 @@ class Values(unittest.TestCase):
         deploy_tools.helm()  # without it nothing is rendered, and nothing refused
         for values in ({"pool": {"gibibyte": 64}}, {"pool": {"gibibytes": 0}},
                        {"pool": {"gibibytes": "64"}}, {"backend": "gpu"}, {"nonsense": 1},
-                       {"config": {"pool_bytes": "1GiB"}},
+                       {"config": {"pool_bytes": "1GiB"}}, {"config": {"allow_insecure_tcp": True}},
+                       {"tls": {"secret": "x"}},
                        {"pool": {"keepIn": "relative"}}, {"config": {"Log-Level": "debug"}},
                        {"user": 0}, {"image": {"digest": "latest"}}, {"socketFolder": "relative"},
                        {"pool": {"numaNode": 0}},  # mbind is not in RuntimeDefault

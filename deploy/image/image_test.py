@@ -197,6 +197,22 @@ class Running(Image):
         self.assertEqual(daemon.wait(PATIENCE_SECONDS), 0, self.text())
         self.assertEqual(os.listdir(self.host), [])
 
+    def test_the_probes_answer(self):
+        self.assertEqual(self.hand_over(), 0, self.text())
+        daemon, client = self.serve()
+        wait_until(lambda: client.call(HEALTH, {}).status == 1, "the pool is ready")
+        probes = [pod()["containers"][0][name]["exec"]["command"]
+                  for name in ("startupProbe", "livenessProbe", "readinessProbe")]
+        for command in probes:
+            self.assertEqual(self.start(command, USER, USER).wait(PATIENCE_SECONDS), 0, command)
+        # Who execs into the pod is an operator.
+        drain = ["/usr/bin/kvtierctl", "drain"]
+        self.assertEqual(self.start(drain, USER, USER).wait(PATIENCE_SECONDS), 0)
+        results = [self.start(c, USER, USER).wait(PATIENCE_SECONDS) for c in probes]
+        self.assertEqual(results, [0, 0, 1])  # alive, and not ready
+        daemon.send_signal(signal.SIGTERM)
+        self.assertEqual(daemon.wait(PATIENCE_SECONDS), 0, self.text())
+
     def test_the_socket_is_the_groups(self):
         self.assertEqual(self.hand_over(), 0, self.text())
         self.serve()

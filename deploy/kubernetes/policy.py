@@ -148,23 +148,52 @@ def gpus_are_seen(documents):
 
 
 @rule
-def probed_by_grpc(documents):
+def probed_over_the_socket(documents):
+    """From inside, by kvtierctl: kubelet's own gRPC probes know no TLS."""
     daemon, config = daemon_of(documents), config_of(documents)
-    ports = [int(address.rpartition(":")[2]) for address in config.get("tcp", [])]
-    for probe, service in (("startupProbe", "liveness"), ("livenessProbe", "liveness"),
-                           ("readinessProbe", "kvtier.v1.KvTier")):
-        grpc = daemon.get(probe, {}).get("grpc", {})
-        if grpc.get("service") != service:
-            yield "%s asks for %s" % (probe, grpc.get("service"))
-        if grpc.get("port") not in ports:
-            yield "%s asks where nobody listens" % probe
-    if any(address.startswith(("127.", "localhost")) for address in config.get("tcp", [])):
-        yield "kubelet does not reach a loopback address"
+    for probe, what in (("startupProbe", "liveness"), ("livenessProbe", "liveness"),
+                        ("readinessProbe", "readiness")):
+        asked = daemon.get(probe, {})
+        command = asked.get("exec", {}).get("command", [])
+        if command[:1] != ["/usr/bin/kvtierctl"] or command[-2:] != ["health", what]:
+            yield "%s does not ask for %s" % (probe, what)
+            continue
+        flags = dict(flag.split("=", 1) for flag in command[1:-2])
+        if flags.get("--socket", SOCKET_FOLDER + "/kvtierd.sock") != config["socket"]:
+            yield "%s asks at another socket" % probe
+        if not 0 < seconds(flags.get("--timeout", "60s")) < asked.get("timeoutSeconds", 1):
+            yield "%s is cut off before kvtierctl can say why" % probe
+    if not config.get("allowed_uids"):
+        return
+    pod = {**pod_of(documents).get("securityContext", {}), **daemon.get("securityContext", {})}
+    if pod.get("runAsUser") not in config["allowed_uids"]:
+        yield "probes, which run as the daemon's user, are not let in"
+
+
+@rule
+def tcp_asks_who_comes(documents):
+    daemon, config = daemon_of(documents), config_of(documents)
     named = {port["name"]: port["containerPort"] for port in daemon["ports"]}
-    if named.get("grpc") not in ports:
+    ports = [int(address.rpartition(":")[2]) for address in config.get("tcp", [])]
+    files = [config.get("tls_" + name, "") for name in ("certificate", "key", "client_ca")]
+    if ports and not all(files):
+        yield "TCP without mutual TLS"
+    if config.get("allow_insecure_tcp"):
+        yield "TCP without TLS is let through"
+    mounts = {m["mountPath"] for m in daemon["volumeMounts"]}
+    if any(name and name.rpartition("/")[0] not in mounts for name in files):
+        yield "the certificates are not mounted"
+    if ([named["grpc"]] if "grpc" in named else []) != ports:
         yield "the port that is named grpc is another"
     if str(named.get("metrics")) != config.get("metrics_address", "").rpartition(":")[2]:
         yield "the port that is named metrics is another"
+
+
+@rule
+def workers_are_no_operators(documents):
+    """Many run as root."""
+    if config_of(documents).get("operator_uids", [0]) != []:
+        yield "root in a worker's pod may evict others"
 
 
 @rule
@@ -176,7 +205,7 @@ def the_network_is_closed(documents):
                and not p["spec"].get("egress")
                and all(i.get("from") and i.get("ports") for i in p["spec"]["ingress"])
                for p in policies):
-        yield "no policy closes it, and TCP asks nobody who they are"
+        yield "no policy closes it, and /metrics asks nobody who they are"
 
 
 @rule

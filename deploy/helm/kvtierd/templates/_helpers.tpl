@@ -29,9 +29,21 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
 {{- define "kvtierd.config" -}}
 socket: {{ .Values.socketFolder }}/kvtierd.sock
 socket_mode: "0660"
-# kubelet's gRPC probes and operators. Nobody is asked who they are: the NetworkPolicy closes it.
+{{- if not (hasKey .Values.config "operator_uids") }}
+# Operators are who may exec into the pod, which makes them its user. Root in a worker's pod is none.
+operator_uids: []
+{{- end }}
+{{- if .Values.tls.secretName }}
 tcp: ["0.0.0.0:{{ int64 .Values.ports.grpc }}"]
+tls_certificate: /etc/kvtierd-tls/tls.crt
+tls_key: /etc/kvtierd-tls/tls.key
+tls_client_ca: /etc/kvtierd-tls/ca.crt
+tls_viewers: {{ toJson .Values.tls.viewers }}
+tls_operators: {{ toJson .Values.tls.operators }}
+{{- end }}
+# Prometheus. Nobody is asked who they are, and it only reads: the NetworkPolicy closes it.
 metrics_address: 0.0.0.0:{{ int64 .Values.ports.metrics }}
+allow_insecure_metrics: true
 backend: {{ .Values.backend }}
 pool_bytes: {{ int64 .Values.pool.gibibytes }}GiB
 huge_pages: {{ .Values.pool.hugePages }}
@@ -48,6 +60,11 @@ log_format: json
 {{- range $key, $value := .Values.config }}
 {{ $key }}: {{ if kindIs "float64" $value }}{{ int64 $value }}{{ else }}{{ toJson $value }}{{ end }}
 {{- end }}
+{{- end }}
+
+{{/* For kvtierctl, where the socket is not where it looks first. */}}
+{{- define "kvtierd.socketFlag" -}}
+{{- if ne .Values.socketFolder "/run/kvtierd" }}--socket={{ .Values.socketFolder }}/kvtierd.sock, {{ end }}
 {{- end }}
 
 {{/*
