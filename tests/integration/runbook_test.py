@@ -12,9 +12,11 @@ import scene
 from daemon import (PATIENCE_SECONDS, POOL_BYTES, TIER, Daemon, Process, Session, layout,
                     new_folder, wait_until)
 from reflection import CallError
+from stranger import Stranger
 
 RUNBOOK = ["Hit rate fell", "Pool full", "Worker stuck", "GPU lost", "Upgrade",
-           "Upgrade without losing the pool", "Small pages", "Rows that should not be"]
+           "Upgrade without losing the pool", "Small pages", "Rows that should not be",
+           "Access denied"]
 NO_BACKEND, DEVICE_LOST = 4, 6
 
 
@@ -300,6 +302,26 @@ class RowsThatShouldNotBe(Rehearsal):
         self.assertEqual({s["client_name"]: s["counters"]["unbacked_reads"]
                           for s in cache["sessions"]}, {"vLLM rank 0": "8", "well-behaved": "0"})
         self.run_to_the_end()
+
+
+class AccessDenied(Rehearsal):
+    section = "Access denied"
+
+    def start(self, **more):
+        return Daemon(self, ["--socket_mode=0666", "--allow_world_writable_socket"],
+                      socket=self.socket, **more)
+
+    def test(self):
+        scene.Worker(self, self.daemon)
+        cache = self.run_next("kvtierctl caches").json["caches"][0]
+        self.assertEqual(cache["owner_uid"], os.getuid())
+        self.run_to_the_end()
+        os.chmod(os.path.dirname(self.socket), 0o755)
+        stranger = Stranger(self, self.socket, uid=4711)
+        refused = stranger.call(TIER + "AttachCache", {
+            "session_id": stranger.open(), "cache": scene.CACHE, "layout": scene.cache_layout()})
+        self.assertEqual((refused["reason"], refused["metadata"]["needs"]),
+                         ("ACCESS_DENIED", "owner"))
 
 
 class ThePage(unittest.TestCase):
