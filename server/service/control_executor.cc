@@ -34,7 +34,7 @@ ControlExecutor::~ControlExecutor() {
   threads_.clear();
 }
 
-absl::Status ControlExecutor::Submit(std::function<void()> work) {
+absl::Status ControlExecutor::Submit(const std::string& cache, std::function<void()> work) {
   MutexLock lock(&mutex_);
   if (queue_.size() >= static_cast<size_t>(options_.queue_max)) {
     return MakeRetryableError(
@@ -43,22 +43,40 @@ absl::Status ControlExecutor::Submit(std::function<void()> work) {
                      options_.threads, " that run; try again"),
         kRetryDelay, {{"limit", absl::StrCat(options_.queue_max)}});
   }
-  queue_.push_back(std::move(work));
+  queue_.push_back({cache, std::move(work)});
   changed_.NotifyOne();
   return absl::OkStatus();
 }
 
+bool ControlExecutor::TakeLocked(Queued* taken) {
+  for (auto queued = queue_.begin(); queued != queue_.end(); ++queued) {
+    int32_t& running = running_[queued->cache];
+    if (running >= threads_of_a_cache()) continue;
+    ++running;
+    *taken = std::move(*queued);
+    queue_.erase(queued);
+    return true;
+  }
+  return false;
+}
+
 void ControlExecutor::Run() {
   for (;;) {
-    std::function<void()> work;
+    Queued taken;
     {
       MutexLock lock(&mutex_);
-      while (queue_.empty() && !stopping_) changed_.Wait(&mutex_);
-      if (queue_.empty()) return;
-      work = std::move(queue_.front());
-      queue_.pop_front();
+      while (!TakeLocked(&taken)) {
+        // What is left, if anything, a thread takes that now runs its cache's work.
+        if (stopping_) return;
+        changed_.Wait(&mutex_);
+      }
     }
-    work();
+    taken.work();
+    taken.work = nullptr;
+    MutexLock lock(&mutex_);
+    // What this cache's work waited for comes next, here.
+    const auto running = running_.find(taken.cache);
+    if (--running->second == 0) running_.erase(running);
   }
 }
 

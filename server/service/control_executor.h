@@ -4,7 +4,9 @@
 #include <cstdint>
 #include <deque>
 #include <functional>
+#include <map>
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -17,6 +19,9 @@ namespace kvtier {
 
 // A queue without an end would turn overload into calls whose client has long gone. Here the
 // call that finds the queue full is told so at once.
+//
+// Work that waits for one cache's device streams, which may stand still, never has all threads:
+// what comes for another cache passes it.
 //
 // Thread-safe. Work that was taken runs exactly once, also while stopping: it has a call to
 // finish. It must look by itself whether it is still wanted.
@@ -34,9 +39,9 @@ class ControlExecutor {
   ControlExecutor(const ControlExecutor&) = delete;
   ControlExecutor& operator=(const ControlExecutor&) = delete;
 
-  // Never waits. Errors, and then `work` never runs: RESOURCE_EXHAUSTED / LIMIT_REACHED with a
-  // hint when to try again.
-  absl::Status Submit(std::function<void()> work);
+  // `cache`: whose streams it may wait for. Never waits. Errors, and then `work` never runs:
+  // RESOURCE_EXHAUSTED / LIMIT_REACHED with a hint when to try again.
+  absl::Status Submit(const std::string& cache, std::function<void()> work);
 
   // Work that no thread has taken yet.
   int32_t queue_depth() const {
@@ -46,13 +51,23 @@ class ControlExecutor {
   int32_t queue_max() const { return options_.queue_max; }
 
  private:
+  struct Queued {
+    std::string cache;
+    std::function<void()> work;
+  };
+
   explicit ControlExecutor(const Options& options) : options_(options) {}
   void Run();
+  // Threads that one cache's work may have at a time.
+  int32_t threads_of_a_cache() const { return options_.threads - options_.threads / 4; }
+  // Takes the oldest work whose cache may have a thread; false: there is none.
+  bool TakeLocked(Queued* taken) KVTIER_REQUIRES(mutex_);
 
   const Options options_;
   mutable Mutex mutex_;  // rank: a leaf
   CondVar changed_;
-  std::deque<std::function<void()>> queue_ KVTIER_GUARDED_BY(mutex_);
+  std::deque<Queued> queue_ KVTIER_GUARDED_BY(mutex_);
+  std::map<std::string, int32_t> running_ KVTIER_GUARDED_BY(mutex_);  // by cache; none is 0
   bool stopping_ KVTIER_GUARDED_BY(mutex_) = false;
   std::vector<Thread> threads_;
 };

@@ -17,7 +17,7 @@ TEST(ControlExecutor, RunsEverythingOnce) {
   {
     auto executor = ControlExecutor::Start({.threads = 4, .queue_max = 1000});
     ASSERT_TRUE(executor.ok()) << executor.status();
-    for (int i = 0; i < 1000; ++i) ASSERT_TRUE((*executor)->Submit([&] { ++ran; }).ok());
+    for (int i = 0; i < 1000; ++i) ASSERT_TRUE((*executor)->Submit("kv", [&] { ++ran; }).ok());
   }
   EXPECT_EQ(ran, 1000);
 }
@@ -30,19 +30,46 @@ TEST(ControlExecutor, RunsAsManyAtATimeAsItHasThreads) {
   auto first_started = first.get_future().share(), second_started = second.get_future().share();
   std::promise<void> done;
   ASSERT_TRUE((*executor)
-                  ->Submit([&] {
-                    first.set_value();
-                    second_started.wait();
-                  })
+                  ->Submit("kv",
+                           [&] {
+                             first.set_value();
+                             second_started.wait();
+                           })
                   .ok());
   ASSERT_TRUE((*executor)
-                  ->Submit([&] {
-                    second.set_value();
-                    first_started.wait();
-                    done.set_value();
-                  })
+                  ->Submit("kv",
+                           [&] {
+                             second.set_value();
+                             first_started.wait();
+                             done.set_value();
+                           })
                   .ok());
   done.get_future().wait();
+}
+
+TEST(ControlExecutor, WorkOfAnotherCachePassesWhatStandsStill) {
+  std::promise<void> release;
+  auto released = release.get_future().share();
+  std::atomic<int> ran{0};
+  {
+    auto executor = ControlExecutor::Start({.threads = 4, .queue_max = 100});
+    ASSERT_TRUE(executor.ok()) << executor.status();
+    for (int i = 0; i < 50; ++i) {
+      ASSERT_TRUE((*executor)
+                      ->Submit("stuck",
+                               [&] {
+                                 released.wait();
+                                 ++ran;
+                               })
+                      .ok());
+    }
+    std::promise<void> passed;
+    ASSERT_TRUE((*executor)->Submit("other", [&] { passed.set_value(); }).ok());
+    passed.get_future().wait();  // would hang
+    EXPECT_EQ(ran, 0);
+    release.set_value();
+  }
+  EXPECT_EQ(ran, 50);
 }
 
 TEST(ControlExecutor, AFullQueueRefusesAtOnceWithAHint) {
@@ -54,16 +81,17 @@ TEST(ControlExecutor, AFullQueueRefusesAtOnceWithAHint) {
     ASSERT_TRUE(executor.ok()) << executor.status();
     std::promise<void> started;
     ASSERT_TRUE((*executor)
-                    ->Submit([&] {
-                      started.set_value();
-                      released.wait();
-                      ++ran;
-                    })
+                    ->Submit("kv",
+                             [&] {
+                               started.set_value();
+                               released.wait();
+                               ++ran;
+                             })
                     .ok());
     started.get_future().wait();
-    EXPECT_TRUE((*executor)->Submit([&] { ++ran; }).ok());
-    EXPECT_TRUE((*executor)->Submit([&] { ++ran; }).ok());
-    const absl::Status refused = (*executor)->Submit([&] { ran += 100; });
+    EXPECT_TRUE((*executor)->Submit("kv", [&] { ++ran; }).ok());
+    EXPECT_TRUE((*executor)->Submit("kv", [&] { ++ran; }).ok());
+    const absl::Status refused = (*executor)->Submit("kv", [&] { ran += 100; });
     EXPECT_EQ(refused.code(), absl::StatusCode::kResourceExhausted);
     EXPECT_EQ(ErrorReasonOf(refused), "LIMIT_REACHED");
     EXPECT_EQ(ErrorMetadataOf(refused)["limit"], "2");

@@ -41,7 +41,7 @@ absl::Status KvTierService::CheckStart(const grpc::CallbackServerContext& contex
 
 grpc::ServerUnaryReactor* KvTierService::RunControl(grpc::CallbackServerContext* context,
                                                     const char* name, const std::string& session_id,
-                                                    ControlVerb verb) {
+                                                    const std::string& cache, ControlVerb verb) {
   auto* call = new UnaryCall(context_->open_calls, {context_->call_log, context, name},
                              UnaryCall::OnCancellation::kTell);
   const absl::Time deadline = DeadlineOf(*context, *clock_);
@@ -53,7 +53,7 @@ grpc::ServerUnaryReactor* KvTierService::RunControl(grpc::CallbackServerContext*
     answer->Finish(ToWire(status));
   };
   absl::Status status = CheckStart(*context, session_id, deadline);
-  if (status.ok()) status = executor_->Submit(run);
+  if (status.ok()) status = executor_->Submit(cache, run);
   if (!status.ok()) call->answer()->Finish(ToWire(status));
   return call;
 }
@@ -85,7 +85,7 @@ grpc::ServerUnaryReactor* KvTierService::AttachCache(grpc::CallbackServerContext
                                                      v1::AttachCacheResponse* response) {
   const int32_t uid = access_->WorkerOf(*context).value_or(Peer()).uid;
   return RunControl(
-      context, "AttachCache", request->session_id(),
+      context, "AttachCache", request->session_id(), request->cache(),
       [this, request, response, uid](absl::Time deadline) -> absl::Status {
         KVTIER_RETURN_IF_ERROR(CheckCacheName(request->cache()));
         KVTIER_ASSIGN_OR_RETURN(const CacheLayout layout, LayoutFromProto(*request));
@@ -112,7 +112,7 @@ void KvTierService::NoteUser(int32_t uid) {
 grpc::ServerUnaryReactor* KvTierService::DetachCache(grpc::CallbackServerContext* context,
                                                      const v1::DetachCacheRequest* request,
                                                      v1::DetachCacheResponse* response) {
-  return RunControl(context, "DetachCache", request->session_id(),
+  return RunControl(context, "DetachCache", request->session_id(), request->cache(),
                     [this, request, response](absl::Time deadline) -> absl::Status {
                       KVTIER_ASSIGN_OR_RETURN(
                           const bool ended,
@@ -126,7 +126,7 @@ grpc::ServerUnaryReactor* KvTierService::AdmitRequest(grpc::CallbackServerContex
                                                       const v1::AdmitRequestRequest* request,
                                                       v1::AdmitRequestResponse* response) {
   return RunControl(
-      context, "AdmitRequest", request->session_id(),
+      context, "AdmitRequest", request->session_id(), request->cache(),
       [this, request, response](absl::Time deadline) -> absl::Status {
         KVTIER_RETURN_IF_ERROR(CheckAdmitRequest(*request));
         KVTIER_ASSIGN_OR_RETURN(
@@ -141,7 +141,7 @@ grpc::ServerUnaryReactor* KvTierService::AdmitRequest(grpc::CallbackServerContex
 grpc::ServerUnaryReactor* KvTierService::ReleaseRequest(grpc::CallbackServerContext* context,
                                                         const v1::ReleaseRequestRequest* request,
                                                         v1::ReleaseRequestResponse* response) {
-  return RunControl(context, "ReleaseRequest", request->session_id(),
+  return RunControl(context, "ReleaseRequest", request->session_id(), request->cache(),
                     [this, request, response](absl::Time deadline) -> absl::Status {
                       KVTIER_ASSIGN_OR_RETURN(
                           const int32_t freed,
@@ -156,7 +156,7 @@ grpc::ServerUnaryReactor* KvTierService::AssignBlocks(grpc::CallbackServerContex
                                                       const v1::AssignBlocksRequest* request,
                                                       v1::AssignBlocksResponse* response) {
   return RunControl(
-      context, "AssignBlocks", request->session_id(),
+      context, "AssignBlocks", request->session_id(), request->cache(),
       [this, request, response](absl::Time deadline) -> absl::Status {
         KVTIER_RETURN_IF_ERROR(CheckAssignBlocks(*request));
         KVTIER_ASSIGN_OR_RETURN(
@@ -173,7 +173,7 @@ grpc::ServerUnaryReactor* KvTierService::AssignBlocks(grpc::CallbackServerContex
 grpc::ServerUnaryReactor* KvTierService::ListKeptBlocks(grpc::CallbackServerContext* context,
                                                         const v1::ListKeptBlocksRequest* request,
                                                         v1::ListKeptBlocksResponse* response) {
-  return RunControl(context, "ListKeptBlocks", request->session_id(),
+  return RunControl(context, "ListKeptBlocks", request->session_id(), request->cache(),
                     [this, request, response](absl::Time /*deadline*/) -> absl::Status {
                       KVTIER_ASSIGN_OR_RETURN(const KeptPage page, KeptPageFromProto(*request));
                       KVTIER_ASSIGN_OR_RETURN(
@@ -189,7 +189,7 @@ grpc::ServerUnaryReactor* KvTierService::FreeBlocks(grpc::CallbackServerContext*
                                                     const v1::FreeBlocksRequest* request,
                                                     v1::FreeBlocksResponse* response) {
   return RunControl(
-      context, "FreeBlocks", request->session_id(),
+      context, "FreeBlocks", request->session_id(), request->cache(),
       [this, request, response](absl::Time deadline) -> absl::Status {
         KVTIER_RETURN_IF_ERROR(CheckBlockList(request->block_ids_size()));
         KVTIER_ASSIGN_OR_RETURN(
@@ -204,7 +204,7 @@ grpc::ServerUnaryReactor* KvTierService::FreeBlocks(grpc::CallbackServerContext*
 grpc::ServerUnaryReactor* KvTierService::InvalidateBlocks(
     grpc::CallbackServerContext* context, const v1::InvalidateBlocksRequest* request,
     v1::InvalidateBlocksResponse* response) {
-  return RunControl(context, "InvalidateBlocks", request->session_id(),
+  return RunControl(context, "InvalidateBlocks", request->session_id(), request->cache(),
                     [this, request, response](absl::Time deadline) -> absl::Status {
                       KVTIER_RETURN_IF_ERROR(CheckBlockList(request->block_ids_size()));
                       KVTIER_ASSIGN_OR_RETURN(

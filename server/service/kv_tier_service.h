@@ -79,7 +79,8 @@ class KvTierService final : public v1::KvTier::CallbackService {
   // Fills the response; may wait until the deadline.
   using ControlVerb = std::function<absl::Status(absl::Time deadline)>;
   grpc::ServerUnaryReactor* RunControl(grpc::CallbackServerContext* context, const char* name,
-                                       const std::string& session_id, ControlVerb verb);
+                                       const std::string& session_id, const std::string& cache,
+                                       ControlVerb verb);
   // Calls `start(deadline, done)` unless the deadline has passed.
   template <typename Response, typename Start>
   grpc::ServerUnaryReactor* RunData(grpc::CallbackServerContext* context, const char* name,

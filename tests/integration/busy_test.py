@@ -12,7 +12,7 @@ from busy import CACHE, BusyStream
 from daemon import ADMIN, PATIENCE_SECONDS, TIER, Daemon, Session, layout, wait_until
 from reflection import CallError
 
-CONTROL_THREADS = 8
+CONTROL_THREADS = 6  # that one cache may have, of 8
 CONTROL_QUEUE_MAX = 256
 
 

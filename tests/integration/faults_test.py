@@ -107,6 +107,39 @@ class Faults(unittest.TestCase):
             self.tell("release")
             stuck.result(PATIENCE_SECONDS)
 
+    def test_d24_a_cache_that_stands_still_leaves_threads_to_others(self):
+        """Blocks are assigned when every session's copies are gone: a device stream that hangs
+        holds up its own cache, until each call's deadline, and no other."""
+        stuck = self.attach()
+        sharing = Session(self, self.daemon)
+        sharing.call("AttachCache", {**CACHE, "layout": layout()})
+        request = {**CACHE, "request_id": "s"}
+        sharing.call("AdmitRequest", request)
+        # Blocks that were never anybody's have no copies to be looked for.
+        used = sharing.call("AssignBlocks", {**request, "count": 8}).block_ids
+        sharing.call("FreeBlocks", {**request, "block_ids": list(used)})
+        wait_until(lambda: self.daemon.stats()["caches"][0]["blocks_free"] == 8, "all are free")
+        self.tell("hold SwapIn")
+        step = stuck.start("SwapIn", STEP, timeout=PATIENCE_SECONDS)
+        wait_until(lambda: "1" in [of["operations_in_flight"] for of in
+                                   self.daemon.stats()["caches"][0]["sessions"]], "it hangs")
+        assigning = [sharing.start("AssignBlocks", {**request, "count": 1}, timeout=3)
+                     for _ in range(20)]
+        wait_until(lambda: self.daemon.stats()["control_queue_depth"] > 0, "all wait")
+        start = time.monotonic()
+        self.attach("other").call("AssignBlocks", {"cache": "other", "request_id": "r",
+                                                   "count": 1})
+        self.assertLess(time.monotonic() - start, 1)
+        self.assertFalse(all(call.done() for call in assigning))
+        for call in assigning:
+            self.assertEqual(call.exception(PATIENCE_SECONDS).code().name, "DEADLINE_EXCEEDED")
+        # The daemon's clock may be behind the callers'.
+        wait_until(lambda: self.daemon.stats()["caches"][0]["blocks_used"] == 0, "all taken back")
+        self.tell("release")
+        step.result(PATIENCE_SECONDS)
+        # Nothing of what was late has stayed.
+        wait_until(lambda: self.daemon.stats()["caches"][0]["blocks_free"] == 8, "all are free")
+
     def test_d18_the_exit_is_bounded_whatever_hangs(self):
         """Also by a second signal: it changes nothing."""
         witness = self.attach()
