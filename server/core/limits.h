@@ -42,6 +42,9 @@ inline constexpr int32_t kControlQueueMax = 256;
 inline constexpr int32_t kOperationsInFlightMax = 1024;
 // A call without a deadline is given this one.
 inline constexpr absl::Duration kCallDurationMax = absl::Seconds(30);
+// A device that ends nothing of what it was given for so long does nothing any more: the largest
+// backup of a call takes a second, and another process's kernels give way after milliseconds.
+inline constexpr absl::Duration kDevicePatience = absl::Seconds(10);
 // Pieces in which host memory is pinned: one huge pin stalls every process on the node.
 inline constexpr int64_t kPinChunkBytes = int64_t{1} << 30;
 // Parts of the pool start at huge-page boundaries, so that a worker can map and pin its own.

@@ -1,5 +1,6 @@
 #include "server/service/readiness.h"
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 
 namespace kvtier {
@@ -9,10 +10,17 @@ std::string Readiness::Reason() const {
     return absl::StrCat("device: ", health.message());
   }
   if (closed() || node_->draining()) return "draining";
+  if (std::string still = node_->DeviceStandsStill(); !still.empty()) return still;
   const HostPool::Stats pool = pool_->stats();
   if (pool.state == HostPool::State::kFailed) return "the host pool could not be pinned";
   if (pool.state == HostPool::State::kReady) return "";
   return absl::StrCat("pinning the host pool of ", pool.total_bytes, " bytes");
+}
+
+std::string Readiness::StoppingMessage() const {
+  constexpr char kStopping[] = "the daemon stops";
+  const absl::Status health = backend_->Health();
+  return health.ok() ? kStopping : absl::StrCat(kStopping, ": ", health.message());
 }
 
 std::string Readiness::ReasonLogged() {
@@ -23,7 +31,9 @@ std::string Readiness::ReasonLogged() {
     last_ = reason;
   }
   // Pinning, draining and being ready are said where they happen.
-  if (!backend_->Health().ok()) log_->Event(LogLevel::kWarning, "not_ready", {{"why", reason}});
+  if (!backend_->Health().ok() || absl::StartsWith(reason, "device ")) {
+    log_->Event(LogLevel::kWarning, "not_ready", {{"why", reason}});
+  }
   return reason;
 }
 

@@ -25,6 +25,8 @@ class Readiness {
 
   // Empty: ready.
   std::string Reason() const;
+  // What sessions are told that end with the daemon.
+  std::string StoppingMessage() const;
   // The same; that a device is lost is logged.
   std::string ReasonLogged() KVTIER_EXCLUDES(mutex_);
 

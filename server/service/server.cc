@@ -50,7 +50,6 @@ constexpr int kKeepaliveTimeoutMilliseconds = 600000;
 constexpr int kClientPingMilliseconds = 5000;
 // How long a change of readiness may go unnoticed.
 constexpr absl::Duration kHealthInterval = absl::Milliseconds(100);
-constexpr char kStopping[] = "the daemon stops";
 
 void Configure(bool has_tcp, grpc::ServerBuilder* builder) {
   builder->SetMaxReceiveMessageSize(wire::kMessageBytesMax);
@@ -347,13 +346,14 @@ std::vector<std::string> Server::Impl::Shutdown(absl::Duration grace) {
   std::vector<std::string> stuck;
   if (grpc_ != nullptr) {
     const absl::Time deadline = absl::Now() + grace;
-    Drain(kStopping);
+    const std::string message = readiness_.StoppingMessage();
+    Drain(message);
     StopHealth();
     open_calls_.Close();
     // Nobody new; the lock keeps the next daemon away until this one is gone.
     acceptor_.reset();
     listener_.reset();
-    const absl::Status closed = parts_.node->CloseAllSessions(kStopping, deadline);
+    const absl::Status closed = parts_.node->CloseAllSessions(message, deadline);
     if (!closed.ok())
       parts_.log->Event(LogLevel::kWarning, "sessions_left", {{"status", closed.ToString()}});
     if (!open_calls_.WaitUntilNone(deadline)) stuck = open_calls_.Names();

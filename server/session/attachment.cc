@@ -15,6 +15,7 @@ namespace kvtier {
 Attachment::Attachment(Options options, std::shared_ptr<Cache> cache)
     : options_(std::move(options)),
       cache_(std::move(cache)),
+      use_(options_.device_use->Add(options_.device.uuid, options_.session_id)),
       requests_(options_.session_id, cache_->name(), cache_->layout().max_requests,
                 cache_->layout().max_blocks_per_request, options_.clock),
       tickets_(options_.operations_in_flight_max),
@@ -23,7 +24,7 @@ Attachment::Attachment(Options options, std::shared_ptr<Cache> cache)
 absl::Status Attachment::Open(absl::Time deadline) {
   KVTIER_ASSIGN_OR_RETURN(tier_, HotTier::Create(cache_->layout(), cache_->host(),
                                                  options_.device.uuid, options_.backend));
-  AddDeviceBytes(tier_->device_bytes());
+  use_->AddBytes(tier_->device_bytes());
   const CacheMemory& memory = cache_->memory();
   SegmentHandles handles;
   KVTIER_RETURN_IF_ERROR(handles.AddFd(SegmentKind::kHostPool, memory.rows(), /*read_only=*/false));
@@ -35,6 +36,7 @@ absl::Status Attachment::Open(absl::Time deadline) {
   KVTIER_RETURN_IF_ERROR(handles.AddDevice(SegmentKind::kState, tier_->state()));
   KVTIER_RETURN_IF_ERROR(handles.AddDevice(SegmentKind::kStep, tier_->step()));
   KVTIER_ASSIGN_OR_RETURN(progress_, Progress::Create(HostReadable() ? nullptr : options_.backend));
+  use_->SetProgress(progress_);
   KVTIER_RETURN_IF_ERROR(handles.AddFd(SegmentKind::kProgress,
                                        {.fd = &progress_->fd(), .size_bytes = Progress::kBytes},
                                        /*read_only=*/false));
@@ -169,7 +171,7 @@ absl::StatusOr<std::shared_ptr<DeviceMemory>> Attachment::Scratch(int64_t bytes)
   if (released_) return SessionClosed(session_id());
   if (!scratch_.empty() && scratch_.back()->size_bytes() >= bytes) return scratch_.back();
   scratch_.push_back(memory);
-  AddDeviceBytes(memory->size_bytes());
+  use_->AddBytes(memory->size_bytes());
   return memory;
 }
 
@@ -224,9 +226,11 @@ void Attachment::ReleaseDevice() {
     handles = std::move(handles_);
   }
   scratch.clear();
+  use_->SetProgress(nullptr);
   progress_.reset();
   tier_.reset();
-  AddDeviceBytes(-device_bytes());
+  use_->AddBytes(-device_bytes());
+  use_->End();
 }
 
 absl::StatusOr<std::vector<SegmentInfo>> Attachment::IssueSegments(TokenTable* tokens) const {
@@ -268,12 +272,15 @@ absl::Status Attachment::NotifyLocked(std::function<void(absl::Status)> done) {
   carried->passed.swap(waiting_);
   carried->contexts.swap(contexts_);
   carried->changes.swap(changes_);
+  use_->Given(options_.clock->Now());
   const absl::Status notified = stream_->Notify(
       [self = shared_from_this(), carried, done = std::move(done)](const absl::Status& status) {
+        self->use_->Answered(self->options_.clock->Now());
         done(status);
         self->OnNotified(status, *carried);
       });
   if (!notified.ok()) {
+    use_->Refused();
     waiting_.swap(carried->passed);
     contexts_.swap(carried->contexts);
     changes_.swap(carried->changes);
@@ -324,11 +331,6 @@ void Attachment::RefreshMirror() {
       });
   // The next look tries again.
   if (!enqueued.ok()) refreshing_ = false;
-}
-
-void Attachment::AddDeviceBytes(int64_t bytes) {
-  device_bytes_.fetch_add(bytes, std::memory_order_relaxed);
-  options_.device_bytes->fetch_add(bytes, std::memory_order_relaxed);
 }
 
 }  // namespace kvtier

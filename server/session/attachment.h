@@ -26,6 +26,7 @@
 #include "server/device/backend.h"
 #include "server/host_pool/host_pool.h"
 #include "server/hot_tier/hot_tier.h"
+#include "server/session/device_use.h"
 #include "server/session/progress.h"
 #include "server/session/request_table.h"
 #include "server/session/segment_handles.h"
@@ -48,8 +49,7 @@ class Attachment : public std::enable_shared_from_this<Attachment> {
     const Clock* clock = nullptr;
     Reaper* reaper = nullptr;
     HostPool* pool = nullptr;
-    // Bytes held on the device by all attachments; outlives them.
-    std::atomic<int64_t>* device_bytes = nullptr;
+    DeviceUse* device_use = nullptr;  // not used after construction
   };
 
   // Enqueues on the device stream; runs at once, under the enqueue lock; must not wait.
@@ -66,7 +66,7 @@ class Attachment : public std::enable_shared_from_this<Attachment> {
   const std::shared_ptr<Cache>& cache() const { return cache_; }
   RequestTable& requests() { return requests_; }
   TicketTable& tickets() { return tickets_; }
-  int64_t device_bytes() const { return device_bytes_.load(std::memory_order_relaxed); }
+  int64_t device_bytes() const { return use_->bytes(); }
   // The memory as other processes map it, with new tokens. Errors: SESSION_CLOSED,
   // RESOURCE_EXHAUSTED.
   absl::StatusOr<std::vector<SegmentInfo>> IssueSegments(TokenTable* tokens) const;
@@ -140,10 +140,10 @@ class Attachment : public std::enable_shared_from_this<Attachment> {
   void RetryPass();
   bool HostReadable() const { return options_.device.kind == BackendKind::kCpu; }
   void RefreshMirror();
-  void AddDeviceBytes(int64_t bytes);
 
   const Options options_;
   const std::shared_ptr<Cache> cache_;
+  const std::shared_ptr<StreamUse> use_;
   RequestTable requests_;
   TicketTable tickets_;
   // Set by Open, reset by ReleaseDevice, which comes after Cache::Leave: read under the enqueue
@@ -152,7 +152,6 @@ class Attachment : public std::enable_shared_from_this<Attachment> {
   std::shared_ptr<Progress> progress_;  // likewise
   StatsMirror mirror_;
   std::atomic<bool> refreshing_{false};
-  std::atomic<int64_t> device_bytes_{0};
 
   Mutex enqueue_mutex_;  // rank: enqueue; see above
   std::unique_ptr<DeviceStream> stream_ KVTIER_GUARDED_BY(enqueue_mutex_);

@@ -158,7 +158,11 @@ absl::StatusOr<std::vector<RequestSnapshot>> Node::Requests(absl::string_view ca
 bool Node::RunReaper() { return impl_->RunReaper(); }
 
 int64_t Node::DeviceBytesUsed(absl::string_view device_uuid) const {
-  return impl_->DeviceBytesUsed(device_uuid);
+  return impl_->device_use().BytesOf(device_uuid);
+}
+
+std::string Node::DeviceStandsStill() const {
+  return impl_->device_use().StandsStill(impl_->clock().Now(), kDevicePatience);
 }
 
 }  // namespace kvtier

@@ -162,6 +162,8 @@ class Node {
   bool RunReaper();
   // Hot-buffer, state and step bytes held on a device.
   int64_t DeviceBytesUsed(absl::string_view device_uuid) const;
+  // Which device ends nothing of what it was given, for kDevicePatience and more. Empty: none.
+  std::string DeviceStandsStill() const;
 
  private:
   class Impl;

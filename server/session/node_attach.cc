@@ -262,7 +262,7 @@ absl::StatusOr<std::shared_ptr<Attachment>> Node::Impl::MakeAttachment(
   options.pool = pool_;
   options.clock = clock_;
   options.reaper = &reaper_;
-  options.device_bytes = DeviceBytes(device.uuid);
+  options.device_use = &device_use_;
   {
     MutexLock lock(&mutex_);
     const auto session = sessions_.find(session_id);
@@ -306,13 +306,6 @@ void Node::Impl::GiveUpPlace(absl::string_view session_id, const std::shared_ptr
     });
   }
   completions->Wait(*clock_, std::min(deadline, clock_->Now() + kCleanUpWaitMax)).IgnoreError();
-}
-
-std::atomic<int64_t>* Node::Impl::DeviceBytes(const std::string& device_uuid) {
-  MutexLock lock(&mutex_);
-  std::unique_ptr<std::atomic<int64_t>>& bytes = device_bytes_[device_uuid];
-  if (bytes == nullptr) bytes = std::make_unique<std::atomic<int64_t>>(0);
-  return bytes.get();
 }
 
 }  // namespace kvtier

@@ -6,7 +6,6 @@
 #pragma once
 
 #include <atomic>
-#include <map>
 #include <memory>
 #include <string>
 #include <vector>
@@ -76,7 +75,8 @@ class Node::Impl {
   std::vector<SessionSnapshot> Sessions() const;
   absl::StatusOr<std::vector<RequestSnapshot>> Requests(absl::string_view cache) const;
   bool RunReaper() { return reaper_.RunOne(); }
-  int64_t DeviceBytesUsed(absl::string_view device_uuid) const;
+  const DeviceUse& device_use() const { return device_use_; }
+  const Clock& clock() const { return *clock_; }
 
   // Errors: SESSION_UNKNOWN, BOOT_ID_STALE, CACHE_UNKNOWN.
   absl::StatusOr<std::shared_ptr<Attachment>> Find(absl::string_view session_id,
@@ -132,7 +132,6 @@ class Node::Impl {
                                       const std::optional<Retention>& retain);
   void GiveUpPlace(absl::string_view session_id, const std::shared_ptr<CacheSlot>& slot,
                    std::shared_ptr<Attachment> attachment, absl::Time deadline);
-  std::atomic<int64_t>* DeviceBytes(const std::string& device_uuid);
 
   const NodeOptions options_;
   const Clock* const clock_;
@@ -143,6 +142,7 @@ class Node::Impl {
   std::atomic<bool> draining_{false};
   std::atomic<bool> earlier_workers_{false};
   TokenTable tokens_;
+  DeviceUse device_use_;
 
   mutable Mutex mutex_;  // rank: node
   CondVar changed_;      // places, caches that end
@@ -155,8 +155,6 @@ class Node::Impl {
   int64_t last_session_number_ KVTIER_GUARDED_BY(mutex_) = 0;
   int reaping_ KVTIER_GUARDED_BY(mutex_) = 0;
   int64_t reaped_ KVTIER_GUARDED_BY(mutex_) = 0;
-  std::map<std::string, std::unique_ptr<std::atomic<int64_t>>> device_bytes_
-      KVTIER_GUARDED_BY(mutex_);
 
   Reaper reaper_;  // last: its threads use all of the above
 };

@@ -105,10 +105,4 @@ absl::StatusOr<std::vector<RequestSnapshot>> Node::Impl::Requests(absl::string_v
   return requests;
 }
 
-int64_t Node::Impl::DeviceBytesUsed(absl::string_view device_uuid) const {
-  MutexLock lock(&mutex_);
-  const auto bytes = device_bytes_.find(std::string(device_uuid));
-  return bytes == device_bytes_.end() ? 0 : bytes->second->load(std::memory_order_relaxed);
-}
-
 }  // namespace kvtier
