@@ -173,9 +173,9 @@ class Cache {
   // ---- RPC plane. With `wait` the call returns after completion.
   //
   // `device_stream` on a GPU: the daemon's work comes after all that the stream has now, and what
-  // is enqueued on it afterwards comes after the daemon's work; no host waits. Null: the caller
-  // sees to the order (inputs complete before the call, outputs after `wait` or WaitTicket). A
-  // stream that is being captured is FIELD_INVALID.
+  // is enqueued on it afterwards comes after the daemon's work, or after the session's end
+  // (client/session.h); no host waits. Null: the caller sees to the order (inputs complete before
+  // the call, outputs after `wait` or WaitTicket). One that is being captured is FIELD_INVALID.
 
   absl::StatusOr<Ticket> SwapInRpc(int32_t group, int32_t num_rows,
                                    const SwapInOptions& options = {}, bool wait = false);

@@ -15,6 +15,12 @@
 // with UNAVAILABLE at once. A session never comes back: open a new one, attach again, and start
 // from empty hot buffers.
 //
+// A stream of the worker's that waits for the daemon's work (the RPC plane on a GPU) is let go when
+// the session ends, and what the daemon had not done is not done then: look at status() once the
+// stream has passed, before outputs are used or a backup is relied upon. While the session lives it
+// waits for as long as the daemon's device takes, even one that hangs. Who wants a bound calls with
+// `wait`, or WaitTicket, and ends the session when that is too late.
+//
 // Thread-safe. After fork() the child must not use sessions, caches and requests of its parent:
 // their calls fail there with FAILED_PRECONDITION at once, and destroying them does nothing.
 #pragma once

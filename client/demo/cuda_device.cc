@@ -103,7 +103,8 @@ class GpuDevice final : public Device {
     } else {
       DEMO_RETURN_IF_ERROR(CallSwapIn(num_rows));
     }
-    return Download();
+    DEMO_RETURN_IF_ERROR(Download());
+    return CheckDone();
   }
 
   absl::Status Backup(int32_t num_rows) override {
@@ -113,7 +114,8 @@ class GpuDevice final : public Device {
     } else {
       DEMO_RETURN_IF_ERROR(cache_->BackupRpc(num_rows, /*wait=*/false, stream_).status());
     }
-    return Checked(cudaStreamSynchronize(stream_), "backup");
+    DEMO_RETURN_IF_ERROR(Checked(cudaStreamSynchronize(stream_), "backup"));
+    return CheckDone();
   }
 
   absl::Status Prefill(const PrefillRows& rows) override {
@@ -220,6 +222,11 @@ class GpuDevice final : public Device {
     }
     DEMO_RETURN_IF_ERROR(copied_);
     return Checked(cudaStreamSynchronize(stream_), "swap-in");
+  }
+
+  // Has the daemon done what the stream has passed? Where it died, the stream was only let go.
+  absl::Status CheckDone() const {
+    return plane_ == Plane::kRpc ? cache_->CheckBackup() : absl::OkStatus();
   }
 
   absl::Status EnqueueSwapIn(int32_t num_rows) {

@@ -6,7 +6,7 @@ namespace kvtier::testing {
 namespace {
 
 constexpr int kThreads = 1024;
-constexpr unsigned long long kNanosecondsMax = 60'000'000'000;
+constexpr unsigned long long kNanosecondsMax = 20'000'000'000;
 
 __device__ unsigned long long Nanoseconds() {
   unsigned long long now;
@@ -38,26 +38,27 @@ const char* WriteNowhere() {
 
 const char* GreedyKernel::Start() {
   int multiprocessors = 0, threads = 0;
-  void* flag = nullptr;
-  cudaStream_t stream = nullptr;
-  cudaError_t error = cudaHostAlloc(&flag, sizeof(int), cudaHostAllocMapped);
-  if (error == cudaSuccess) {
-    error = cudaDeviceGetAttribute(&multiprocessors, cudaDevAttrMultiProcessorCount, 0);
-  }
+  cudaError_t error = cudaDeviceGetAttribute(&multiprocessors, cudaDevAttrMultiProcessorCount, 0);
   if (error == cudaSuccess) {
     error = cudaDeviceGetAttribute(&threads, cudaDevAttrMaxThreadsPerMultiProcessor, 0);
   }
-  if (error == cudaSuccess) error = cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking);
+  if (error == cudaSuccess && stream_ == nullptr) {
+    error = cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking);
+  }
+  if (error == cudaSuccess && flag_ == nullptr) {
+    error = cudaHostAlloc(&flag_, sizeof(int), cudaHostAllocMapped);
+  }
   if (error != cudaSuccess) return TextOf(error);
-  let_go_ = static_cast<volatile int*>(flag);
-  *let_go_ = 0;
-  KeepKernel<<<multiprocessors*(threads / kThreads), kThreads, 0, stream>>>(
-      static_cast<const volatile int*>(flag));
+  *static_cast<volatile int*>(flag_) = 0;
+  KeepKernel<<<multiprocessors*(threads / kThreads), kThreads, 0, stream_>>>(
+      static_cast<const volatile int*>(flag_));
   return TextOf(cudaPeekAtLastError());
 }
 
 void GreedyKernel::LetGo() {
-  if (let_go_ != nullptr) *let_go_ = 1;
+  if (flag_ == nullptr) return;
+  *static_cast<volatile int*>(flag_) = 1;
+  (void)cudaStreamSynchronize(stream_);
 }
 
 }  // namespace kvtier::testing

@@ -46,7 +46,7 @@ class LostDevice : public ::testing::Test {
   void SetUp() override {
     const std::string why = WhyNoDevice();
     if (!why.empty()) GTEST_SKIP() << why;
-    alarm(120);  // a test that hangs ends here
+    alarm(60);  // a test that hangs ends here
     char name[] = "/dev/shm/kvtier-lost-XXXXXX";
     folder_ = mkdtemp(name);
     fifo_ = folder_ + "/break";
@@ -117,6 +117,44 @@ class LostDevice : public ::testing::Test {
     return longest;
   }
 
+  // A swap-in whose caller waits for it ends at its deadline. Its inputs are those of a step
+  // before.
+  static void ExpectLate(Reader* reader) {
+    const absl::Status late = reader->cache().SwapInRpc(0, 1, {}, /*wait=*/true).status();
+    EXPECT_TRUE(absl::IsDeadlineExceeded(late)) << late;
+  }
+
+  // On a GPU a step that was answered waits on its own stream, for as long as it takes. Whoever
+  // ends the session, here an operator, lets it go, and it does not take what it finds for rows.
+  void ExpectLetGoByEviction() {
+    Reading step(rpc_.get(), /*append=*/false);
+    // Behind the one that hangs.
+    EXPECT_TRUE(daemon_->WaitForStats([&](const v1::GetStatsResponse& stats) {
+      for (const v1::SessionCacheStats& session : stats.caches(0).sessions()) {
+        if (session.session_id() == rpc_->session().id()) return session.operations_in_flight() > 1;
+      }
+      return false;
+    }));
+    v1::EvictSessionRequest evict;
+    evict.set_session_id(rpc_->session().id());
+    EXPECT_TRUE(admin_->Call(&v1::KvTierAdmin::Stub::EvictSession, evict).ok());
+    EXPECT_TRUE(step.WaitUntilEnded(absl::Seconds(10)));
+    EXPECT_FALSE(step.Stop().ok());
+    EXPECT_EQ(step.wrong_rows(), 0);
+  }
+
+  // Why it is not ready, once that is so; "" once it is ready.
+  std::string WaitForReason(bool ready) {
+    const absl::Time give_up = absl::Now() + kPatience;
+    while (admin_->Health("").value_or("") != (ready ? "SERVING" : "NOT_SERVING") &&
+           absl::Now() < give_up) {
+      sched_yield();
+    }
+    return admin_->Call(&v1::KvTierAdmin::Stub::GetNodeInfo, v1::GetNodeInfoRequest())
+        .value_or(v1::GetNodeInfoResponse())
+        .not_ready_reason();
+  }
+
   // What a supervisor does, and what workers find then.
   void ExpectServesAgain() {
     unsetenv("KVTIER_TEST_BREAK");
@@ -146,7 +184,9 @@ TEST_F(LostDevice, D23_AnIllegalAccessEndsTheProcessForItsSupervisor) {
   Tell("illegal");
   EXPECT_TRUE(rpc.WaitUntilEnded(kPatience));
   const absl::Status told = rpc.Stop();
-  EXPECT_TRUE(absl::IsUnavailable(told)) << told;
+  // By the step, by the session's end, or by the end of the process: whichever came first.
+  EXPECT_FALSE(told.ok());
+  EXPECT_TRUE(IsOkOrEnded(told)) << told;
   EXPECT_EQ(rpc.wrong_rows(), 0);
   EXPECT_EQ(daemon_->Wait(), kDeviceLost) << Log();
   const absl::Duration ended = absl::Now() - start;
@@ -168,6 +208,10 @@ TEST_F(LostDevice, D23_AnIllegalAccessEndsTheProcessForItsSupervisor) {
 
 TEST_F(LostDevice, D24_ADeviceThatNeverEndsHoldsUpNobodyElse) {
   if (HasFatalFailure()) return;
+  // What it takes for the first time stays.
+  Tell("wedge");
+  Tell("release");
+  ASSERT_EQ(rpc_->WrongRows(0).value_or(-1), 0);
   const Usage before = UsageOf(*daemon_);
   Reading in_process(in_process_.get(), /*append=*/true);
   {
@@ -176,9 +220,8 @@ TEST_F(LostDevice, D24_ADeviceThatNeverEndsHoldsUpNobodyElse) {
     ASSERT_TRUE(victim.WaitForCalls(0));
     Tell("wedge");
     const absl::Time start = absl::Now();
-    const absl::Status late = rpc_->WrongRows(0).status();
-    EXPECT_TRUE(absl::IsDeadlineExceeded(late)) << late;
-    EXPECT_LT(absl::Now() - start, kCallTimeout + absl::Seconds(5));
+    ExpectLate(rpc_.get());
+    EXPECT_LT(absl::Now() - start, kCallTimeout + absl::Seconds(2));
     victim.Kill();
   }
   absl::Duration longest;
@@ -186,28 +229,33 @@ TEST_F(LostDevice, D24_ADeviceThatNeverEndsHoldsUpNobodyElse) {
   EXPECT_LT(longest, absl::Seconds(2));
   EXPECT_TRUE(in_process.WaitForSteps(5, kPatience)) << in_process.Stop();
   EXPECT_EQ(in_process.wrong_rows(), 0);
+  // Readiness says why, once the device has had its time.
+  const std::string reason = WaitForReason(/*ready=*/false);
+  EXPECT_TRUE(absl::StrContains(reason, "has ended nothing")) << reason;
+  EXPECT_EQ(admin_->Health("liveness").value_or(""), "SERVING");
+  ExpectLetGoByEviction();
   Tell("release");
+  EXPECT_EQ(WaitForReason(/*ready=*/true), "");
   EXPECT_TRUE(in_process.WaitForSteps(20, kPatience)) << in_process.Stop();
   EXPECT_TRUE(in_process.Stop().ok()) << in_process.Stop();
   EXPECT_NE(TimeUntilBack(*daemon_, before, absl::Now()), absl::InfiniteDuration())
       << Describe(UsageOf(*daemon_)) << ", before: " << Describe(before);
-  // The worker whose call was late asks again.
-  rpc_ = nullptr;
-  in_process_ = nullptr;
   for (const demo::Plane plane : {demo::Plane::kInProcess, demo::Plane::kRpc}) {
     const std::unique_ptr<Reader> next = Attach(plane, /*adopt=*/false);
     ASSERT_NE(next, nullptr);
     EXPECT_EQ(next->AllWrongRows().value_or(-1), 0);
   }
-  std::printf("wedged: the longest answer to operators took %.1f ms\n",
-              absl::ToDoubleMilliseconds(longest));
+  std::printf("wedged: the longest answer to operators took %.1f ms; not ready: %s\n",
+              absl::ToDoubleMilliseconds(longest), reason.c_str());
+  rpc_ = nullptr;
+  in_process_ = nullptr;
   EXPECT_EQ(daemon_->Stop(), 0);
 }
 
 TEST_F(LostDevice, D18_ADeviceThatNeverEndsDoesNotHoldUpTheExit) {
   if (HasFatalFailure()) return;
   Tell("wedge");
-  EXPECT_FALSE(rpc_->WrongRows(0).ok());
+  ExpectLate(rpc_.get());
   const absl::Time start = absl::Now();
   EXPECT_EQ(daemon_->Stop(), kStuck) << Log();
   const absl::Duration ended = absl::Now() - start;
