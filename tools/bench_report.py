@@ -119,6 +119,24 @@ def rpc_table(results):
     return calls + "\n\n" + blocks
 
 
+def restart_table(results):
+    def of(kind):
+        return [r for r in results if r["benchmark"] == kind]
+    starts = table(["pool GiB", "pool", "exec to listening ms", "to ready ms", "first attach ms",
+                    "second attach ms"],
+                   [[r["gib"], r["pool"], r["listening_ms"], r["ready_ms"], r["first_attach_ms"],
+                     r["second_attach_ms"]] for r in of("start")])
+    keeping = table(["caches", "blocks each", "records MiB", "exec to listening ms",
+                     "to ready ms", "list kept blocks of one ms", "take them up ms"],
+                    [[r["caches"], r["blocks"], r["record_bytes"] / 2**20, r["listening_ms"],
+                      r["ready_ms"], r["list_ms"], r["take_up_ms"]] for r in of("keeping")])
+    writes = table(["call", "calls", "without a folder, p50 us", "p99 us", "with one, p50 us",
+                    "p99 us"],
+                   [[r["call"], r["calls"], r["plain_p50_us"], r["plain_p99_us"],
+                     r["kept_p50_us"], r["kept_p99_us"]] for r in of("writes")])
+    return "\n\n".join([starts, keeping, writes])
+
+
 # Name of the files -> heading, table.
 REPORTS = {
     "swap_in": ("Swap-in on the GPU", swap_in_table),
@@ -126,6 +144,7 @@ REPORTS = {
     "group": ("Followers on the GPU", group_table),
     "shared_prefix": ("Requests with a common prefix", shared_prefix_table),
     "scale": ("How a swap-in's cost grows", scale_table),
+    "restart": ("Restarts that keep the pool", restart_table),
     "rpc": ("Calls beside a bare gRPC server", rpc_table),
 }
 

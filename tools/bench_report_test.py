@@ -47,10 +47,19 @@ RPC = [{"benchmark": "unary", "call": "GetStats", "workers": w, "bare_p50_us": 5
 RPC += [{"benchmark": "many_blocks", "call": "AssignBlocks", "workers": 16, "blocks": 512,
          "p50_us": 1234.0, "p99_us": 2000.0, "p999_us": 3000.0}]
 
+RESTART = [{"benchmark": "start", "gib": 1, "pool": "adopted", "listening_ms": 20.0,
+            "ready_ms": 30.0, "first_attach_ms": 4.0, "second_attach_ms": 2.0, "wrong": 0},
+           {"benchmark": "keeping", "caches": 64, "blocks": 1024, "record_bytes": 3 << 20,
+            "listening_ms": 21.0, "ready_ms": 31.0, "list_ms": 1.5, "take_up_ms": 2.5},
+           {"benchmark": "writes", "call": "assign a block and free it", "calls": 2000,
+            "plain_p50_us": 100.0, "plain_p99_us": 200.0, "kept_p50_us": 110.0,
+            "kept_p99_us": 210.0}]
+
 
 def write_all(folder):
     for name, results in [("swap_in", SWAP_IN), ("backup", BACKUP), ("group", GROUP),
-                          ("shared_prefix", SHARED_PREFIX), ("scale", SCALE), ("rpc", RPC)]:
+                          ("shared_prefix", SHARED_PREFIX), ("scale", SCALE), ("rpc", RPC),
+                          ("restart", RESTART)]:
         with open(os.path.join(folder, name + ".json"), "w", encoding="utf-8") as f:
             json.dump(results, f)
         with open(os.path.join(folder, name + "_machine.json"), "w", encoding="utf-8") as f:

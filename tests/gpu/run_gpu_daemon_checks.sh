@@ -8,6 +8,8 @@
 #                                               them on 2 MiB pages
 #   run_gpu_daemon_checks.sh --benchmark        what a swap-in costs by plane, and the CPU's part
 #   run_gpu_daemon_checks.sh --rpc [OPTION...]  calls beside a bare gRPC server; rpc.json in $OUT
+#   run_gpu_daemon_checks.sh --restart [OPTION...]
+#                                               restarts that keep the pool; restart.json in $OUT
 #
 # Logs are in $OUT (./gpu_logs unless set).
 set -uo pipefail
@@ -28,6 +30,11 @@ fi
 if [[ "${1:-}" == --rpc ]]; then
   timeout -k 5 240 ./rpc_benchmark --json="$logs/rpc.json" --commit="$(cat commit 2>/dev/null)" \
     "${@:2}" 2>"$logs/rpc_benchmark.err"
+  exit
+fi
+if [[ "${1:-}" == --restart ]]; then
+  timeout -k 5 300 ./restart_benchmark --backend=cuda --json="$logs/restart.json" \
+    --commit="$(cat commit 2>/dev/null)" "${@:2}" 2>"$logs/restart_benchmark.err"
   exit
 fi
 programs=(daemon_test worker_death_test daemon_death_test lost_device_test)
