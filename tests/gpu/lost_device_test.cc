@@ -59,7 +59,9 @@ class LostDevice : public ::testing::Test {
                            .binary = "tests/gpu/broken_kvtierd",
                            .log_path = folder_ + "/log"});
     ASSERT_TRUE(daemon_->WaitUntilReady()) << Log();
-    admin_ = std::make_unique<cli::Admin>("unix:" + daemon_->socket_path(), kPatience);
+    auto admin = cli::Admin::Create("unix:" + daemon_->socket_path(), cli::TlsOptions(), kPatience);
+    ASSERT_TRUE(admin.ok()) << admin.status();
+    admin_ = std::make_unique<cli::Admin>(*std::move(admin));
     in_process_ = Attach(demo::Plane::kInProcess, /*adopt=*/false);
     rpc_ = Attach(demo::Plane::kRpc, /*adopt=*/false);
     ASSERT_TRUE(in_process_ != nullptr && rpc_ != nullptr);
