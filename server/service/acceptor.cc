@@ -1,62 +1,172 @@
 #include "server/service/acceptor.h"
 
 #include <errno.h>
-#include <poll.h>
 #include <string.h>
+#include <sys/epoll.h>
 #include <sys/socket.h>
 
+#include <optional>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
 #include "server/core/status_macros.h"
+#include "server/service/first_words.h"
+#include "server/service/peer_table.h"
 
 namespace kvtier {
 namespace {
 
 // Out of descriptors or memory: somebody has to close something first.
-constexpr int kRestMilliseconds = 100;
+constexpr absl::Duration kRest = absl::Milliseconds(100);
+// How late one that waited too long may be noticed.
+constexpr int kTickMilliseconds = 250, kRestMilliseconds = 50;
+// New connections of one door before the others, and those who wait, get their turn.
+constexpr int kAcceptsPerTurn = 64;
+constexpr int kEventsPerTurn = 64;
+
+// What an epoll event is about: the wakeup, a door, or one who waits.
+constexpr uint64_t kWakeupTag = 0, kDoorTag = uint64_t{1} << 32, kWaitingTag = uint64_t{2} << 32;
+
+bool Watch(int epoll, int operation, int fd, uint32_t events, uint64_t tag) {
+  epoll_event event = {.events = events, .data = {.u64 = tag}};
+  return epoll_ctl(epoll, operation, fd, &event) == 0;
+}
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<Acceptor>> Acceptor::Start(
-    int listener, const Log* log, std::function<void(UniqueFd)> on_connection) {
+absl::StatusOr<std::unique_ptr<Acceptor>> Acceptor::Start(std::vector<Door> doors,
+                                                          const Options& options,
+                                                          const Clock* clock, const Log* log,
+                                                          ConnectionCounts* counts) {
   KVTIER_ASSIGN_OR_RETURN(Wakeup wakeup, Wakeup::Create());
-  std::unique_ptr<Acceptor> acceptor(
-      new Acceptor(listener, log, std::move(on_connection), std::move(wakeup)));
+  UniqueFd epoll(epoll_create1(EPOLL_CLOEXEC));
+  bool watched =
+      epoll.valid() && Watch(epoll.get(), EPOLL_CTL_ADD, wakeup.fd(), EPOLLIN, kWakeupTag);
+  for (size_t i = 0; i < doors.size(); ++i) {
+    // Opened by OpenDoors, once after each turn.
+    watched = watched && Watch(epoll.get(), EPOLL_CTL_ADD, doors[i].listener, 0, kDoorTag | i);
+  }
+  if (!watched) return absl::ResourceExhaustedError(absl::StrCat("epoll: ", strerror(errno)));
+  std::unique_ptr<Acceptor> acceptor(new Acceptor(std::move(doors), options, clock, log, counts,
+                                                  std::move(wakeup), std::move(epoll)));
   KVTIER_ASSIGN_OR_RETURN(acceptor->thread_,
                           Thread::Start("kv-accept", [raw = acceptor.get()] { raw->Run(); }));
   return acceptor;
 }
 
-Acceptor::Acceptor(int listener, const Log* log, std::function<void(UniqueFd)> on_connection,
-                   Wakeup wakeup)
-    : listener_(listener),
+Acceptor::Acceptor(std::vector<Door> doors, const Options& options, const Clock* clock,
+                   const Log* log, ConnectionCounts* counts, Wakeup wakeup, UniqueFd epoll)
+    : doors_(std::move(doors)),
+      clock_(clock),
       log_(log),
-      on_connection_(std::move(on_connection)),
-      wakeup_(std::move(wakeup)) {}
+      counts_(counts),
+      room_(options.waiting_max, options.first_words_max),
+      wakeup_(std::move(wakeup)),
+      epoll_(std::move(epoll)) {}
 
 void Acceptor::Run() {
-  for (bool resting = false;;) {
-    pollfd entries[2] = {{.fd = wakeup_.fd(), .events = POLLIN},
-                         {.fd = listener_, .events = POLLIN}};
-    // At rest only the wakeup is looked at.
-    poll(entries, resting ? 1 : 2, resting ? kRestMilliseconds : -1);
-    if (entries[0].revents != 0) return;
-    resting = !AcceptAll();
+  for (;;) {
+    OpenDoors();
+    epoll_event events[kEventsPerTurn];
+    const int timeout = rest_until_ > clock_->Now() ? kRestMilliseconds
+                        : room_.size() > 0          ? kTickMilliseconds
+                                                    : -1;
+    const int ready = epoll_wait(epoll_.get(), events, kEventsPerTurn, timeout);
+    for (int i = 0; i < ready; ++i) {
+      const uint64_t tag = events[i].data.u64;
+      const auto number = static_cast<uint32_t>(tag);
+      if (tag == kWakeupTag) return;
+      if ((tag & kWaitingTag) != 0) {
+        Hear(static_cast<int>(number), (events[i].events & (EPOLLHUP | EPOLLRDHUP)) != 0);
+      } else {
+        AcceptSome(number);
+      }
+    }
+    for (const WaitingRoom::Waiting& late : room_.SendAwayLate(clock_->Now())) {
+      End(late, Refusal::kSilent);
+    }
+    counts_->SetWaiting(room_.size());
   }
 }
 
-bool Acceptor::AcceptAll() {
-  for (;;) {
-    UniqueFd connection(accept4(listener_, nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
+void Acceptor::OpenDoors() {
+  if (rest_until_ > clock_->Now()) return;
+  if (rest_until_ != absl::InfinitePast()) {
+    // Is it any better? Asked also if nobody knocks: readiness depends on it.
+    rest_until_ = absl::InfinitePast();
+    for (size_t i = 0; i < doors_.size(); ++i) AcceptSome(i);
+    if (rest_until_ != absl::InfinitePast()) return;
+  }
+  for (size_t i = 0; i < doors_.size(); ++i) {
+    Watch(epoll_.get(), EPOLL_CTL_MOD, doors_[i].listener, EPOLLIN | EPOLLONESHOT, kDoorTag | i);
+  }
+}
+
+void Acceptor::AcceptSome(size_t door) {
+  for (int i = 0; i < kAcceptsPerTurn; ++i) {
+    UniqueFd connection(
+        accept4(doors_[door].listener, nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
     if (connection.valid()) {
-      on_connection_(std::move(connection));
+      counts_->SetAcceptError(0);
+      Greet(door, std::move(connection));
       continue;
     }
-    if (errno == EINTR || errno == ECONNABORTED) continue;
-    if (errno == EAGAIN) return true;
-    log_->Event(LogLevel::kWarning, "accept_failed", {{"error", strerror(errno)}});
-    return false;
+    const int error = errno;
+    if (error == EINTR || error == ECONNABORTED) continue;
+    if (error == EAGAIN) {
+      counts_->SetAcceptError(0);
+      return;
+    }
+    // One who waits may give his descriptor to one who knocks.
+    if (const std::optional<WaitingRoom::Waiting> away = room_.SendAway(); away.has_value()) {
+      End(*away, Refusal::kCrowded);
+      continue;
+    }
+    if (counts_->accept_error() != error) {
+      log_->Event(LogLevel::kWarning, "accept_failed", {{"error", strerror(error)}});
+    }
+    counts_->SetAcceptError(error);
+    counts_->Refused(Refusal::kNoDescriptors);
+    rest_until_ = clock_->Now() + kRest;
+    return;
   }
+}
+
+void Acceptor::Greet(size_t door, UniqueFd connection) {
+  const int fd = connection.get();
+  WaitingRoom::Waiting waiting = {
+      .fd = std::move(connection), .peer = PeerOf(fd), .door = door, .since = clock_->Now()};
+  // Told of each arrival once, so that half a preface keeps nobody busy. What has come already is
+  // an arrival.
+  if (!Watch(epoll_.get(), EPOLL_CTL_ADD, fd, EPOLLIN | EPOLLRDHUP | EPOLLET,
+             kWaitingTag | static_cast<uint32_t>(fd))) {
+    End(waiting, Refusal::kNoDescriptors);
+    return;
+  }
+  if (const auto away = room_.Enter(std::move(waiting)); away.has_value()) {
+    End(*away, Refusal::kCrowded);
+  }
+}
+
+void Acceptor::Hear(int fd, bool has_hung_up) {
+  // It may have had to go earlier in this turn, and the number be another's: that one is heard.
+  if (room_.Find(fd) == nullptr) return;
+  const FirstWords words = PeekFirstWords(fd);
+  if (words == FirstWords::kNotYet && !has_hung_up) return;
+  std::optional<WaitingRoom::Waiting> waiting = room_.Leave(fd);
+  if (words == FirstWords::kGone || words == FirstWords::kNotYet) return;
+  if (words == FirstWords::kOther) {
+    End(*waiting, Refusal::kNotHttp2);
+    return;
+  }
+  epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, fd, nullptr);
+  doors_[waiting->door].take(std::move(waiting->fd));
+}
+
+void Acceptor::End(const WaitingRoom::Waiting& waiting, Refusal why) {
+  counts_->Refused(why);
+  log_->Event(LogLevel::kWarning, "connection_refused",
+              {{"why", RefusalName(why)}, {"pid", waiting.peer.pid}, {"uid", waiting.peer.uid}});
 }
 
 }  // namespace kvtier

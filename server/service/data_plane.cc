@@ -89,6 +89,13 @@ absl::StatusOr<v1::WaitTicketResponse> TicketDone(const OperationOutcome& outcom
 
 }  // namespace
 
+int64_t DataPlane::AnswerBytesMax(const v1::SwapInRequest& request) {
+  // Of each position a hot row, a flag, and the two numbers of the plan.
+  constexpr int64_t kRowBytes =
+      wire::kInlinePositionsMax / wire::kInlineRowsMax * 4 * static_cast<int64_t>(sizeof(int32_t));
+  return request.has_inline_() ? request.inline_().rows_size() * kRowBytes : 0;
+}
+
 void DataPlane::SwapIn(const v1::SwapInRequest& request, Done<v1::SwapInResponse> done) const {
   absl::StatusOr<SwapInCall> call = FromProto(request);
   if (!call.ok()) return done(call.status());

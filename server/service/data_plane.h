@@ -23,6 +23,9 @@ class DataPlane {
   // `node` and `clock` must outlive every `done`.
   DataPlane(Node* node, const Clock* clock) : node_(node), clock_(clock) {}
 
+  // What the answer of `request` takes in memory, at most. 0: next to nothing, as its results are
+  // left in the step buffers.
+  static int64_t AnswerBytesMax(const v1::SwapInRequest& request);
   void SwapIn(const v1::SwapInRequest& request, Done<v1::SwapInResponse> done) const;
   void ReplayPlan(const v1::ReplayPlanRequest& request, Done<v1::ReplayPlanResponse> done) const;
   void Backup(const v1::BackupRequest& request, Done<v1::BackupResponse> done) const;

@@ -6,9 +6,11 @@
 #include <sys/socket.h>
 
 #include <algorithm>
+#include <cstdint>
 #include <string>
 #include <utility>
 
+#include "absl/container/flat_hash_map.h"
 #include "proto/support/fd_channel.h"
 #include "server/core/status_macros.h"
 #include "server/service/peer_table.h"
@@ -17,6 +19,8 @@ namespace kvtier {
 namespace {
 
 constexpr int kRestMilliseconds = 100;
+// New connections before those that are there get their turn.
+constexpr int kAcceptsPerTurn = 64;
 // Tokens of one peer before the others get their turn.
 constexpr int kTokensPerTurn = 16;
 // How late an idle connection may be noticed.
@@ -60,12 +64,12 @@ void FdServer::Run() {
       }
     }
     DropIdle();
-    resting = !AcceptAll();
+    resting = !AcceptSome();
   }
 }
 
-bool FdServer::AcceptAll() {
-  for (;;) {
+bool FdServer::AcceptSome() {
+  for (int i = 0; i < kAcceptsPerTurn; ++i) {
     UniqueFd fd(accept4(listener_, nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
     if (fd.valid()) {
       MakeRoom();
@@ -78,16 +82,23 @@ bool FdServer::AcceptAll() {
     log_->Event(LogLevel::kWarning, "fd_accept_failed", {{"error", strerror(errno)}});
     return false;
   }
+  return true;
 }
 
 void FdServer::MakeRoom() {
-  // The one that has been silent for longest: connections that say nothing cannot keep out those
-  // that do. What it has sent and nobody has read yet is answered first, and then it was not
-  // silent.
+  // The one that has been silent for longest, among those of the peer that has most: connections
+  // that say nothing cannot keep out those that do, nor push them out before they have spoken. What
+  // it has sent and nobody has read yet is answered first, and then it was not silent.
   for (size_t i = connections_.size(); connections_.size() >= kFdConnectionsMax; --i) {
+    absl::flat_hash_map<std::pair<int32_t, int32_t>, size_t> counts;
+    for (const Connection& one : connections_) ++counts[{one.peer.pid, one.peer.uid}];
+    const auto rank = [&](const Connection& one) {
+      return std::make_pair(-static_cast<int64_t>(counts[{one.peer.pid, one.peer.uid}]),
+                            one.last_used);
+    };
     const auto oldest = std::min_element(
         connections_.begin(), connections_.end(),
-        [](const Connection& a, const Connection& b) { return a.last_used < b.last_used; });
+        [&](const Connection& a, const Connection& b) { return rank(a) < rank(b); });
     const absl::Time last_used = oldest->last_used;
     const bool silent = !Serve(*oldest) || oldest->last_used == last_used;
     // A look at each must be enough, however fast they ask.

@@ -50,7 +50,7 @@ class FdServer {
   FdServer(int listener, const Clock* clock, const Log* log, Redeem redeem, Wakeup wakeup);
   void Run();
   // False if accepting must rest a while.
-  bool AcceptAll();
+  bool AcceptSome();
   void MakeRoom();
   void DropIdle();
   // False if the connection is to be closed.

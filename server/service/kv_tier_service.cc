@@ -1,6 +1,7 @@
 #include "server/service/kv_tier_service.h"
 
 #include <cstdint>
+#include <memory>
 #include <utility>
 #include <vector>
 
@@ -71,6 +72,35 @@ grpc::ServerUnaryReactor* KvTierService::RunData(grpc::CallbackServerContext* co
   } else {
     start(deadline, std::move(done));
   }
+  return call;
+}
+
+grpc::ServerUnaryReactor* KvTierService::RunSwapIn(grpc::CallbackServerContext* context,
+                                                   const v1::SwapInRequest& request,
+                                                   v1::SwapInResponse* response) {
+  auto* call = new UnaryCall(context_->open_calls, {context_->call_log, context, "SwapIn"},
+                             UnaryCall::OnCancellation::kAnswer);
+  DataPlane::Done<v1::SwapInResponse> done = AnswerInto(call->answer(), response);
+  absl::Status status = CheckStart(*context, request.session_id(), DeadlineOf(*context, *clock_));
+  std::shared_ptr<UnreadAnswers::Place> place;
+  if (status.ok()) {
+    auto taken = context_->unread_answers->Take(context->peer(), request.session_id(),
+                                                DataPlane::AnswerBytesMax(request));
+    status = taken.status();
+    if (taken.ok()) place = *std::move(taken);
+  }
+  if (!status.ok()) {
+    done(status);
+    return call;
+  }
+  call->Hold(place);
+  data_plane_.SwapIn(
+      request, [place, done = std::move(done)](absl::StatusOr<v1::SwapInResponse> result) mutable {
+        place->SetReady();
+        // The call may be over before `done` returns; then the place is free again.
+        place.reset();
+        done(std::move(result));
+      });
   return call;
 }
 
@@ -219,6 +249,7 @@ grpc::ServerUnaryReactor* KvTierService::InvalidateBlocks(
 grpc::ServerUnaryReactor* KvTierService::SwapIn(grpc::CallbackServerContext* context,
                                                 const v1::SwapInRequest* request,
                                                 v1::SwapInResponse* response) {
+  if (DataPlane::AnswerBytesMax(*request) > 0) return RunSwapIn(context, *request, response);
   return RunData(context, "SwapIn", request->session_id(), response,
                  [&](absl::Time, auto done) { data_plane_.SwapIn(*request, std::move(done)); });
 }
@@ -251,7 +282,7 @@ grpc::ServerBidiReactor<v1::RunStepsRequest, v1::RunStepsResponse>* KvTierServic
   const CallRecord record = {context_->call_log, context, "RunSteps"};
   const absl::StatusOr<Peer> peer = access_->WorkerOf(*context);
   if (!peer.ok()) return NewRefusedStepsCall(record, peer.status());
-  return NewRunStepsCall(&data_plane_, context_->open_calls, record,
+  return NewRunStepsCall(&data_plane_, context_->open_calls, context_->unread_answers, record,
                          [node = node_, peer = *peer](const std::string& session_id) {
                            return node->CheckCaller(session_id, peer);
                          });

@@ -87,6 +87,11 @@ class KvTierService final : public v1::KvTier::CallbackService {
                                     const std::string& session_id, Response* response,
                                     const Start& start);
 
+  // The same, with a place for the answer.
+  grpc::ServerUnaryReactor* RunSwapIn(grpc::CallbackServerContext* context,
+                                      const v1::SwapInRequest& request,
+                                      v1::SwapInResponse* response);
+
   // Logs once that workers of a second user have got the descriptor of the pool.
   void NoteUser(int32_t uid);
 

@@ -73,6 +73,23 @@ void AddNode(const MetricsInput& in, std::vector<MetricFamily>* to) {
                        Count(in.log_lines_suppressed)));
 }
 
+void AddConnections(const MetricsInput& in, std::vector<MetricFamily>* to) {
+  MetricFamily open = Family("kvtierd_connections", MetricType::Gauge,
+                             "Connections: served, and waiting until their peers have spoken.");
+  Add(&open, {{"state", "served"}}, static_cast<double>(in.connections_open));
+  Add(&open, {{"state", "waiting"}}, Count(in.connections->waiting()));
+  to->push_back(std::move(open));
+  to->push_back(Single("kvtierd_connections_limit", MetricType::Gauge,
+                       "Connections that may be served.", static_cast<double>(in.connections_max)));
+  MetricFamily refused = Family("kvtierd_connections_refused_total", MetricType::Counter,
+                                "Connections that were ended or not taken, by reason.");
+  for (size_t i = 0; i < kRefusalCount; ++i) {
+    const auto why = static_cast<Refusal>(i);
+    Add(&refused, {{"why", std::string(RefusalName(why))}}, Count(in.connections->refused(why)));
+  }
+  to->push_back(std::move(refused));
+}
+
 void AddPool(const HostPool::Stats& pool, std::vector<MetricFamily>* to) {
   MetricFamily state = Family("kvtierd_pool_state", MetricType::Gauge,
                               "1 for the state that the host pool is in, 0 for the others.");
@@ -241,6 +258,7 @@ void AddCaches(const std::vector<CacheSnapshot>& caches, std::vector<MetricFamil
 std::vector<MetricFamily> MetricsOf(const MetricsInput& input) {
   std::vector<MetricFamily> families;
   AddNode(input, &families);
+  AddConnections(input, &families);
   AddPool(input.pool, &families);
   AddDevices(input.devices, &families);
   AddCaches(input.node.caches, &families);

@@ -14,6 +14,7 @@
 #include "server/device/backend.h"
 #include "server/host_pool/host_pool.h"
 #include "server/service/call_log.h"
+#include "server/service/connection_counts.h"
 #include "server/session/node.h"
 #include "server/session/types.h"
 
@@ -37,6 +38,8 @@ struct MetricsInput {
   int32_t control_queue_depth = 0;
   int32_t control_queue_max = 0;
   std::vector<CallLog::Row> calls;
+  size_t connections_open = 0, connections_max = 0;
+  const ConnectionCounts* connections = nullptr;
   int64_t log_lines_suppressed = 0;
 };
 

@@ -4,6 +4,7 @@
 #include <sys/socket.h>
 #include <sys/stat.h>
 
+#include <algorithm>
 #include <vector>
 
 #include "absl/strings/numbers.h"
@@ -33,35 +34,71 @@ std::vector<int32_t> GroupsOf(int fd, gid_t gid) {
   return gids;
 }
 
+// The number in a name like "fd:17"; -1 in others.
+int FdOf(absl::string_view name) {
+  int fd = -1;
+  return absl::ConsumePrefix(&name, kLocalPeerPrefix) && absl::SimpleAtoi(name, &fd) ? fd : -1;
+}
+
 }  // namespace
 
 Peer PeerOf(int fd) {
   ucred credentials = {};
   socklen_t size = sizeof(credentials);
   if (getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &credentials, &size) != 0) return {};
+  // Of a TCP socket the kernel says that it is nobody's.
+  if (credentials.uid == static_cast<uid_t>(-1)) return {};
   // pid 0: a process outside of the daemon's PID namespace.
   return {.pid = credentials.pid > 0 ? credentials.pid : -1,
           .uid = static_cast<int32_t>(credentials.uid),
           .gids = GroupsOf(fd, credentials.gid)};
 }
 
-bool PeerTable::Add(int fd) {
+std::optional<Refusal> PeerTable::Add(int fd) {
   const Entry entry = {.peer = PeerOf(fd), .inode = InodeOf(fd)};
   MutexLock lock(&mutex_);
   // The number was given out anew, so that what is noted there has ended.
   entries_.erase(fd);
-  if (entries_.size() >= connections_max_) DropEnded();
-  if (entries_.size() >= connections_max_) return false;
-  entries_.emplace(fd, entry);
-  return true;
+  std::optional<Refusal> refusal = Check(entry.peer);
+  if (refusal.has_value()) {
+    DropEnded();
+    refusal = Check(entry.peer);
+  }
+  if (!refusal.has_value()) entries_.emplace(fd, entry);
+  return refusal;
+}
+
+std::optional<Refusal> PeerTable::Check(const Peer& peer) const {
+  const bool is_operator = peer.uid == 0 || peer.uid == limits_.operator_uid;
+  const size_t places = limits_.connections_max - (is_operator ? 0 : limits_.reserved);
+  if (entries_.size() >= places) return Refusal::kFull;
+  if (peer.pid < 0) return std::nullopt;
+  const auto of_process =
+      static_cast<size_t>(std::count_if(entries_.begin(), entries_.end(), [&](const auto& entry) {
+        return entry.second.peer.pid == peer.pid;
+      }));
+  if (of_process >= limits_.per_process_max) return Refusal::kProcessFull;
+  return std::nullopt;
 }
 
 Peer PeerTable::Find(absl::string_view name) const {
-  int fd = -1;
-  if (!absl::ConsumePrefix(&name, kLocalPeerPrefix) || !absl::SimpleAtoi(name, &fd)) return {};
   MutexLock lock(&mutex_);
-  const auto found = entries_.find(fd);
+  const auto found = entries_.find(FdOf(name));
   return found == entries_.end() ? Peer() : found->second.peer;
+}
+
+bool PeerTable::End(absl::string_view name) {
+  MutexLock lock(&mutex_);
+  const auto found = entries_.find(FdOf(name));
+  if (found == entries_.end() || InodeOf(found->first) != found->second.inode) return false;
+  return shutdown(found->first, SHUT_RDWR) == 0;
+}
+
+size_t PeerTable::open() const {
+  MutexLock lock(&mutex_);
+  return static_cast<size_t>(std::count_if(entries_.begin(), entries_.end(), [](const auto& entry) {
+    return InodeOf(entry.first) == entry.second.inode;
+  }));
 }
 
 void PeerTable::DropEnded() {

@@ -1,13 +1,17 @@
-// Who is behind each connection of the Unix socket.
+// Who is behind each connection of the Unix socket, and how many there are.
 #pragma once
 
 #include <sys/types.h>
 
+#include <cstddef>
+#include <cstdint>
+#include <optional>
 #include <string>
 
 #include "absl/container/flat_hash_map.h"
 #include "absl/strings/string_view.h"
 #include "server/core/mutex.h"
+#include "server/service/connection_counts.h"
 #include "server/session/types.h"
 
 namespace kvtier {
@@ -15,17 +19,34 @@ namespace kvtier {
 // How gRPC names connections that it was handed: "fd:17".
 inline constexpr absl::string_view kLocalPeerPrefix = "fd:";
 
+// How many connections are served at a time.
+struct PeerLimits {
+  size_t connections_max = 0;
+  size_t per_process_max = 0;  // where the kernel names the process
+  // Of connections_max: for this user and root alone, so that there is a way in for operators when
+  // workers, or others, have taken all the rest.
+  size_t reserved = 0;
+  int32_t operator_uid = -1;
+};
+
 // The daemon accepts connections itself and hands them to gRPC, which names them "fd:17" in
 // ServerContext::peer(). gRPC does not say when a connection ends; its entry is dropped when the
 // number is used again, or when room is wanted. Thread-safe.
 class PeerTable {
  public:
-  explicit PeerTable(size_t connections_max) : connections_max_(connections_max) {}
+  explicit PeerTable(const PeerLimits& limits) : limits_(limits) {}
 
-  // Notes the peer of a connection that was just accepted. False if as many are open already.
-  bool Add(int fd);
+  // Notes the peer of a connection that is about to be served; or why it must not be.
+  std::optional<Refusal> Add(int fd);
   // `name` as ServerContext::peer() says it; {-1, -1} for connections that are not ours (TCP).
   Peer Find(absl::string_view name) const;
+  // Ends the connection of that name, as if its peer had: all its calls are cancelled. False if it
+  // is not ours, or has ended.
+  bool End(absl::string_view name);
+
+  // Connections that are open now.
+  size_t open() const;
+  const PeerLimits& limits() const { return limits_; }
 
  private:
   struct Entry {
@@ -33,13 +54,14 @@ class PeerTable {
     ino_t inode = 0;  // of the socket: tells whether the number is still this connection
   };
   void DropEnded() KVTIER_REQUIRES(mutex_);
+  std::optional<Refusal> Check(const Peer& peer) const KVTIER_REQUIRES(mutex_);
 
-  const size_t connections_max_;
+  const PeerLimits limits_;
   mutable Mutex mutex_;  // rank: a leaf
   absl::flat_hash_map<int, Entry> entries_ KVTIER_GUARDED_BY(mutex_);
 };
 
-// The peer of a connected Unix socket, as the kernel says it.
+// The peer of a connected Unix socket, as the kernel says it; {-1, -1} of another socket.
 Peer PeerOf(int fd);
 
 }  // namespace kvtier

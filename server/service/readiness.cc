@@ -1,5 +1,7 @@
 #include "server/service/readiness.h"
 
+#include <string.h>
+
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 
@@ -11,6 +13,9 @@ std::string Readiness::Reason() const {
   }
   if (closed() || node_->draining()) return "draining";
   if (std::string still = node_->DeviceStandsStill(); !still.empty()) return still;
+  if (const int error = connections_->accept_error(); error != 0) {
+    return absl::StrCat("no connection can be accepted: ", strerror(error));
+  }
   const HostPool::Stats pool = pool_->stats();
   if (pool.state == HostPool::State::kFailed) return "the host pool could not be pinned";
   if (pool.state == HostPool::State::kReady) return "";

@@ -7,6 +7,7 @@
 #include "server/core/mutex.h"
 #include "server/device/backend.h"
 #include "server/host_pool/host_pool.h"
+#include "server/service/connection_counts.h"
 #include "server/service/log.h"
 #include "server/session/node.h"
 
@@ -16,8 +17,9 @@ namespace kvtier {
 class Readiness {
  public:
   // All must outlive it.
-  Readiness(const Node* node, const HostPool* pool, const DeviceBackend* backend, const Log* log)
-      : node_(node), pool_(pool), backend_(backend), log_(log) {}
+  Readiness(const Node* node, const HostPool* pool, const DeviceBackend* backend,
+            const ConnectionCounts* connections, const Log* log)
+      : node_(node), pool_(pool), backend_(backend), connections_(connections), log_(log) {}
 
   // Not ready from now on.
   void Close() { closed_.store(true); }
@@ -34,6 +36,7 @@ class Readiness {
   const Node* const node_;
   const HostPool* const pool_;
   const DeviceBackend* const backend_;
+  const ConnectionCounts* const connections_;
   const Log* const log_;
   std::atomic<bool> closed_{false};
 

@@ -20,13 +20,13 @@ namespace {
 constexpr int kConnectionMilliseconds = 1000;
 constexpr int kHeaderBytesMax = 8 << 10;
 
-class Refusal final : public grpc::ServerGenericBidiReactor {
+class RefusedCall final : public grpc::ServerGenericBidiReactor {
  public:
-  explicit Refusal(const grpc::Status& status) { Finish(status); }
+  explicit RefusedCall(const grpc::Status& status) { Finish(status); }
   void OnDone() override { delete this; }
 
  private:
-  ~Refusal() override = default;
+  ~RefusedCall() override = default;
 };
 
 // Neither reflection nor health, which gRPC adds to every server of a process: they are refused
@@ -48,7 +48,9 @@ class NothingElse final : public grpc::ServerBuilderOption {
 
 class RefusalServer::Impl final : public grpc::CallbackGenericService {
  public:
-  Impl() : peers_(kRefusedConnectionsMax) {}
+  Impl()
+      : peers_({.connections_max = kRefusedConnectionsMax,
+                .per_process_max = kRefusedConnectionsMax}) {}
   ~Impl() override {
     if (server_ == nullptr) return;
     server_->Shutdown(std::chrono::system_clock::now());
@@ -69,12 +71,12 @@ class RefusalServer::Impl final : public grpc::CallbackGenericService {
   }
 
   void Refuse(UniqueFd connection) {
-    if (!peers_.Add(connection.get())) return;
+    if (peers_.Add(connection.get()).has_value()) return;
     grpc::AddInsecureChannelFromFd(server_.get(), connection.Release());
   }
 
   grpc::ServerGenericBidiReactor* CreateReactor(grpc::GenericCallbackServerContext* call) override {
-    return new Refusal(ToWire(MayNotConnect(peers_.Find(call->peer()))));
+    return new RefusedCall(ToWire(MayNotConnect(peers_.Find(call->peer()))));
   }
 
  private:

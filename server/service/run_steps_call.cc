@@ -33,7 +33,12 @@ const std::string& SessionIdOf(const v1::RunStepsRequest& request) {
 
 // One step between reading and answering.
 struct Step {
-  explicit Step(OpenCalls* open_calls) { at_work.emplace(open_calls, "RunSteps"); }
+  Step(OpenCalls* open_calls, int64_t answer_bytes_max) : answer_bytes_max(answer_bytes_max) {
+    at_work.emplace(open_calls, "RunSteps");
+  }
+
+  const int64_t answer_bytes_max;               // 0: next to nothing
+  std::shared_ptr<UnreadAnswers::Place> place;  // of an answer that may be large
 
   std::optional<OpenCalls::Entry> at_work;  // until it is ready
   v1::RunStepsResponse response;
@@ -47,12 +52,14 @@ struct Step {
 // call does not end before each is done, so that the reactor is there.
 class Pipeline : public std::enable_shared_from_this<Pipeline> {
  public:
-  Pipeline(const DataPlane* data_plane, OpenCalls* open_calls, const CallRecord& record,
-           CallerCheck check, Reactor* reactor)
+  Pipeline(const DataPlane* data_plane, OpenCalls* open_calls, UnreadAnswers* unread_answers,
+           const CallRecord& record, CallerCheck check, Reactor* reactor)
       : data_plane_(data_plane),
         open_calls_(open_calls),
+        unread_answers_(unread_answers),
         record_(record),
         check_(std::move(check)),
+        connection_(record.context->peer()),
         reactor_(reactor) {}
 
   // Starts what can be started now.
@@ -68,6 +75,7 @@ class Pipeline : public std::enable_shared_from_this<Pipeline> {
   };
   Decision Decide() KVTIER_REQUIRES(mutex_);
   void Start(const v1::RunStepsRequest& request, std::shared_ptr<Step> step);
+  void StartSwapIn(const v1::RunStepsRequest& request, std::shared_ptr<Step> step);
   void Answer(const std::shared_ptr<Step>& step, v1::RunStepsResponse response)
       KVTIER_EXCLUDES(mutex_);
   // A callback for one verb of `step`; `place` says where in the answer the response belongs.
@@ -76,14 +84,18 @@ class Pipeline : public std::enable_shared_from_this<Pipeline> {
 
   const DataPlane* const data_plane_;
   OpenCalls* const open_calls_;
+  UnreadAnswers* const unread_answers_;
   const CallRecord record_;
   const CallerCheck check_;
+  const std::string connection_;
   Reactor* const reactor_;
   v1::RunStepsRequest request_;    // of the read under way
   v1::RunStepsResponse response_;  // of the write under way
 
   Mutex mutex_;  // rank: a leaf
   std::deque<std::shared_ptr<Step>> steps_ KVTIER_GUARDED_BY(mutex_);
+  std::shared_ptr<Step> written_ KVTIER_GUARDED_BY(mutex_);  // of the write under way
+  int64_t answer_bytes_ KVTIER_GUARDED_BY(mutex_) = 0;       // of all these, at most
   bool reading_ KVTIER_GUARDED_BY(mutex_) = false;
   bool writing_ KVTIER_GUARDED_BY(mutex_) = false;
   bool no_more_ KVTIER_GUARDED_BY(mutex_) = false;  // the client has said all
@@ -100,11 +112,13 @@ Pipeline::Decision Pipeline::Decide() {
     return decision;
   }
   if (!writing_ && !steps_.empty() && steps_.front()->ready) {
-    response_ = std::move(steps_.front()->response);
+    written_ = std::move(steps_.front());
     steps_.pop_front();
+    response_ = std::move(written_->response);
     decision.write = writing_ = true;
   }
-  if (!reading_ && !no_more_ && steps_.size() + (writing_ ? 1 : 0) < kStepsOpenMax) {
+  if (!reading_ && !no_more_ && steps_.size() + (writing_ ? 1 : 0) < kStepsOpenMax &&
+      answer_bytes_ < kStepBytesMax) {
     decision.read = reading_ = true;
   }
   return decision;
@@ -128,10 +142,11 @@ void Pipeline::Pump() {
 
 void Pipeline::OnReadDone(bool ok) {
   if (ok) {
-    auto step = std::make_shared<Step>(open_calls_);
+    auto step = std::make_shared<Step>(open_calls_, DataPlane::AnswerBytesMax(request_.swap_in()));
     {
       MutexLock lock(&mutex_);
       steps_.push_back(step);
+      answer_bytes_ += step->answer_bytes_max;
     }
     Start(request_, std::move(step));
   }
@@ -144,11 +159,16 @@ void Pipeline::OnReadDone(bool ok) {
 }
 
 void Pipeline::OnWriteDone(bool ok) {
+  response_ = v1::RunStepsResponse();  // Clear() would keep its memory
+  std::shared_ptr<Step> written;
   {
     MutexLock lock(&mutex_);
     writing_ = false;
     if (!ok) broken_ = true;
+    answer_bytes_ -= written_->answer_bytes_max;
+    written = std::move(written_);
   }
+  written.reset();  // its place is free before the next step wants one
   Pump();
 }
 
@@ -165,6 +185,7 @@ void Pipeline::Answer(const std::shared_ptr<Step>& step, v1::RunStepsResponse re
     MutexLock lock(&mutex_);
     step->response = std::move(response);
     step->ready = true;
+    if (step->place != nullptr) step->place->SetReady();
     step->at_work.reset();
   }
   Pump();
@@ -186,6 +207,20 @@ DataPlane::Done<Response> Pipeline::Deliver(std::shared_ptr<Step> step, int64_t 
   };
 }
 
+void Pipeline::StartSwapIn(const v1::RunStepsRequest& request, std::shared_ptr<Step> step) {
+  absl::Status status;
+  if (step->answer_bytes_max > 0) {
+    auto place =
+        unread_answers_->Take(connection_, request.swap_in().session_id(), step->answer_bytes_max);
+    status = place.status();
+    if (place.ok()) step->place = *std::move(place);
+  }
+  auto deliver = Deliver<v1::SwapInResponse>(std::move(step), request.step_id(),
+                                             &v1::RunStepsResponse::mutable_swap_in);
+  if (!status.ok()) return deliver(status);
+  data_plane_->SwapIn(request.swap_in(), std::move(deliver));
+}
+
 void Pipeline::Start(const v1::RunStepsRequest& request, std::shared_ptr<Step> step) {
   using Out = v1::RunStepsResponse;
   const int64_t id = request.step_id();
@@ -196,9 +231,7 @@ void Pipeline::Start(const v1::RunStepsRequest& request, std::shared_ptr<Step> s
   }
   switch (request.verb_case()) {
     case v1::RunStepsRequest::kSwapIn:
-      return data_plane_->SwapIn(
-          request.swap_in(),
-          Deliver<v1::SwapInResponse>(std::move(step), id, &Out::mutable_swap_in));
+      return StartSwapIn(request, std::move(step));
     case v1::RunStepsRequest::kReplayPlan:
       return data_plane_->ReplayPlan(
           request.replay_plan(),
@@ -219,10 +252,10 @@ void Pipeline::Start(const v1::RunStepsRequest& request, std::shared_ptr<Step> s
 
 class RunStepsCall final : public Reactor {
  public:
-  RunStepsCall(const DataPlane* data_plane, OpenCalls* open_calls, const CallRecord& record,
-               CallerCheck check)
-      : pipeline_(
-            std::make_shared<Pipeline>(data_plane, open_calls, record, std::move(check), this)) {
+  RunStepsCall(const DataPlane* data_plane, OpenCalls* open_calls, UnreadAnswers* unread_answers,
+               const CallRecord& record, CallerCheck check)
+      : pipeline_(std::make_shared<Pipeline>(data_plane, open_calls, unread_answers, record,
+                                             std::move(check), this)) {
     pipeline_->Pump();
   }
 
@@ -254,8 +287,9 @@ class RefusedStepsCall final : public Reactor {
 }  // namespace
 
 Reactor* NewRunStepsCall(const DataPlane* data_plane, OpenCalls* open_calls,
-                         const CallRecord& record, CallerCheck check) {
-  return new RunStepsCall(data_plane, open_calls, record, std::move(check));
+                         UnreadAnswers* unread_answers, const CallRecord& record,
+                         CallerCheck check) {
+  return new RunStepsCall(data_plane, open_calls, unread_answers, record, std::move(check));
 }
 
 Reactor* NewRefusedStepsCall(const CallRecord& record, const absl::Status& status) {

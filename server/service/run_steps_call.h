@@ -3,9 +3,11 @@
 // A step is handed to the node as it is read, so that the device stream is never idle while an
 // answer is on its way. At most kStepsOpenMax steps are between reading and answering: a client
 // that does not read its answers is not read from either, and its stream's flow control holds it
-// back. Nothing is buffered beyond that.
+// back. Nothing is buffered beyond that. Of steps whose answers are large fewer are read: at most
+// kStepBytesMax and one step more.
 #pragma once
 
+#include <cstdint>
 #include <functional>
 #include <string>
 
@@ -15,20 +17,26 @@
 #include "server/service/call_log.h"
 #include "server/service/data_plane.h"
 #include "server/service/open_calls.h"
+#include "server/service/unread_answers.h"
 
 namespace kvtier {
 
 // Deep enough to hide a round trip behind steps of tens of microseconds.
 inline constexpr int kStepsOpenMax = 64;
 
+// Answers between reading and being taken, in memory: as much as the largest has.
+inline constexpr int64_t kStepBytesMax = int64_t{32} << 20;
+
 using RunStepsReactor = grpc::ServerBidiReactor<v1::RunStepsRequest, v1::RunStepsResponse>;
 
 // May the caller use that session?
 using CallerCheck = std::function<absl::Status(const std::string& session_id)>;
 
-// The reactor of one call; deletes itself. `data_plane` and `open_calls` must outlive it.
+// The reactor of one call; deletes itself. `data_plane`, `open_calls` and `unread_answers` must
+// outlive it.
 RunStepsReactor* NewRunStepsCall(const DataPlane* data_plane, OpenCalls* open_calls,
-                                 const CallRecord& record, CallerCheck check);
+                                 UnreadAnswers* unread_answers, const CallRecord& record,
+                                 CallerCheck check);
 // One that ends with `status` at once.
 RunStepsReactor* NewRefusedStepsCall(const CallRecord& record, const absl::Status& status);
 

@@ -1,14 +1,11 @@
 #include "server/service/server.h"
 
-#include <sys/socket.h>
-
 #include <atomic>
 #include <chrono>
 #include <optional>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_join.h"
 #include "absl/strings/strip.h"
 #include "absl/time/clock.h"
 #include "google/protobuf/message.h"
@@ -22,30 +19,31 @@
 #include "server/core/mutex.h"
 #include "server/core/status_macros.h"
 #include "server/core/thread.h"
-#include "server/service/acceptor.h"
 #include "server/service/admin_service.h"
 #include "server/service/call_log.h"
+#include "server/service/connections.h"
 #include "server/service/control_executor.h"
+#include "server/service/deaf_clients.h"
 #include "server/service/fd_server.h"
 #include "server/service/kv_tier_service.h"
 #include "server/service/metrics_server.h"
 #include "server/service/open_calls.h"
-#include "server/service/peer_table.h"
 #include "server/service/readiness.h"
 #include "server/service/refusal_server.h"
 #include "server/service/stats_history.h"
+#include "server/service/unread_answers.h"
 
 namespace kvtier {
 namespace {
 
-// A session, and as many tools beside it as there are sessions.
-constexpr size_t kConnectionsMax = 2 * kSessionsMax;
 // Calls of one connection at a time: a worker's steps, and more.
 constexpr int kCallsPerConnectionMax = 256;
 // A peer over TCP that is gone without a word (a machine, a cable) is found dead after their sum. A
 // worker that answers no ping - stopped, or busy under a lock of its own - has as long.
 constexpr int kKeepaliveMilliseconds = 60000;
 constexpr int kKeepaliveTimeoutMilliseconds = 600000;
+// From the first words to the end of a handshake, of TLS for one.
+constexpr int kHandshakeMilliseconds = 10000;
 // Clients may ping as often as that.
 constexpr int kClientPingMilliseconds = 5000;
 // How long a change of readiness may go unnoticed.
@@ -59,6 +57,7 @@ void Configure(bool has_tcp, grpc::ServerBuilder* builder) {
   // Of a Unix socket the kernel says at once when the other side has died, and who lives is a
   // worker that holds memory, however long it says nothing.
   if (has_tcp) {
+    builder->AddChannelArgument(GRPC_ARG_SERVER_HANDSHAKE_TIMEOUT_MS, kHandshakeMilliseconds);
     builder->AddChannelArgument(GRPC_ARG_KEEPALIVE_TIME_MS, kKeepaliveMilliseconds);
     builder->AddChannelArgument(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, kKeepaliveTimeoutMilliseconds);
   }
@@ -67,8 +66,6 @@ void Configure(bool has_tcp, grpc::ServerBuilder* builder) {
   builder->AddChannelArgument(GRPC_ARG_HTTP2_MAX_PINGS_WITHOUT_DATA, 0);
   builder->AddChannelArgument(GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS,
                               kClientPingMilliseconds);
-  // A second server on the same port is an error, not a way to share its calls.
-  builder->AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);
 }
 
 }  // namespace
@@ -79,9 +76,11 @@ class Server::Impl {
       : options_(std::move(options)),
         parts_(parts),
         call_log_(parts.log),
-        peers_(kConnectionsMax),
-        readiness_(parts.node, parts.pool, parts.backend, parts.log),
-        access_(&peers_, options_.rules) {}
+        connections_(parts.log),
+        unread_answers_(std::make_shared<UnreadAnswers>(UnreadAnswers::Limits(), parts.clock)),
+        deaf_clients_(unread_answers_.get(), &connections_, parts.node, parts.clock, parts.log),
+        readiness_(parts.node, parts.pool, parts.backend, &connections_.counts(), parts.log),
+        access_(&connections_.peers(), options_.rules) {}
   ~Impl() { Shutdown(absl::ZeroDuration()); }
 
   absl::Status Start();
@@ -100,7 +99,6 @@ class Server::Impl {
   std::vector<std::string> open_calls() const { return open_calls_.Names(); }
 
  private:
-  absl::Status OpenSockets();
   absl::Status StartGrpc();
   absl::Status StartThreads();
   absl::Status StartStatistics();
@@ -117,25 +115,25 @@ class Server::Impl {
   OpenCalls open_calls_;
   CallLog call_log_;
   StatsHistory history_;
-  PeerTable peers_;
+  Connections connections_;
+  const std::shared_ptr<UnreadAnswers> unread_answers_;
+  DeafClients deaf_clients_;  // of the health thread
   SessionCallContext session_context_;
   AdminContext admin_context_;
   std::string fd_socket_path_;
 
-  std::optional<SocketLock> lock_;
-  std::optional<UnixListener> listener_;
-  std::optional<UnixListener> fd_listener_;
   std::unique_ptr<ControlExecutor> executor_;
   std::unique_ptr<KvTierService> kv_tier_;
   std::unique_ptr<AdminService> admin_;
   std::unique_ptr<MetricsServer> metrics_;
   std::unique_ptr<StatsSampler> sampler_;
   std::shared_ptr<grpc::ServerCredentials> tcp_credentials_;
+  // Takes connections of TCP; null where there is none.
+  std::unique_ptr<grpc::experimental::ExternalConnectionAcceptor> tcp_;
   std::unique_ptr<grpc::Server> grpc_;
   std::atomic<grpc::HealthCheckServiceInterface*> health_{nullptr};  // of grpc_
   std::unique_ptr<RefusalServer> refusals_;
   std::unique_ptr<FdServer> fd_server_;
-  std::unique_ptr<Acceptor> acceptor_;
   Thread health_thread_;
 
   Readiness readiness_;
@@ -151,7 +149,7 @@ absl::Status Server::Impl::Start() {
   KVTIER_ASSIGN_OR_RETURN(options_.socket_path, CleanSocketPath(options_.socket_path));
   KVTIER_ASSIGN_OR_RETURN(fd_socket_path_, FdSocketPathOf(options_.socket_path));
   KVTIER_RETURN_IF_ERROR(CheckSocketAccess(options_.access));
-  KVTIER_RETURN_IF_ERROR(OpenSockets());
+  KVTIER_RETURN_IF_ERROR(connections_.Open(options_.socket_path, fd_socket_path_, options_.access));
   KVTIER_ASSIGN_OR_RETURN(executor_,
                           ControlExecutor::Start({.threads = options_.control_threads,
                                                   .queue_max = options_.control_queue_max}));
@@ -161,23 +159,12 @@ absl::Status Server::Impl::Start() {
   return StartThreads();
 }
 
-absl::Status Server::Impl::OpenSockets() {
-  KVTIER_ASSIGN_OR_RETURN(SocketLock lock, SocketLock::Take(options_.socket_path));
-  lock_.emplace(std::move(lock));
-  KVTIER_ASSIGN_OR_RETURN(UnixListener fd_listener,
-                          UnixListener::Listen(fd_socket_path_, SOCK_SEQPACKET, options_.access));
-  fd_listener_.emplace(std::move(fd_listener));
-  KVTIER_ASSIGN_OR_RETURN(UnixListener listener,
-                          UnixListener::Listen(options_.socket_path, SOCK_STREAM, options_.access));
-  listener_.emplace(std::move(listener));
-  return absl::OkStatus();
-}
-
 void Server::Impl::FillContexts() {
   const std::vector<DeviceInfo> devices = parts_.backend->Devices();
   session_context_ = {.node = parts_.node,
                       .open_calls = &open_calls_,
                       .call_log = &call_log_,
+                      .unread_answers = unread_answers_.get(),
                       .log = parts_.log,
                       .version = options_.version,
                       .fd_socket_path = fd_socket_path_,
@@ -222,6 +209,9 @@ MetricsInput Server::Impl::ReadMetrics() const {
                         .control_queue_depth = executor_->queue_depth(),
                         .control_queue_max = executor_->queue_max(),
                         .calls = call_log_.Rows(),
+                        .connections_open = connections_.open(),
+                        .connections_max = connections_.max(),
+                        .connections = &connections_.counts(),
                         .log_lines_suppressed = parts_.log->suppressed_lines()};
   // All caches: cannot fail.
   if (absl::StatusOr<NodeSnapshot> node = parts_.node->Snapshot(""); node.ok()) {
@@ -246,25 +236,23 @@ absl::Status Server::Impl::StartGrpc() {
   builder.RegisterService(kv_tier_.get());
   builder.RegisterService(admin_.get());
   KVTIER_ASSIGN_OR_RETURN(tcp_credentials_, TcpCredentials(options_.tls));
-  std::vector<int> ports(options_.tcp_addresses.size(), 0);
-  for (size_t i = 0; i < ports.size(); ++i) {
-    builder.AddListeningPort(options_.tcp_addresses[i], tcp_credentials_, &ports[i]);
+  std::vector<std::string> addresses = {absl::StrCat("unix:", options_.socket_path)};
+  for (const std::string& address : options_.tcp_addresses) {
+    KVTIER_ASSIGN_OR_RETURN(addresses.emplace_back(), connections_.OpenTcp(address));
+  }
+  if (!options_.tcp_addresses.empty()) {
+    tcp_ = builder.experimental().AddExternalConnectionAcceptor(
+        grpc::ServerBuilder::experimental_type::ExternalConnectionType::FROM_FD, tcp_credentials_);
   }
   grpc_ = builder.BuildAndStart();
   if (grpc_ == nullptr) {
-    return absl::FailedPreconditionError(absl::StrCat(
-        "cannot listen at a TCP address of ", absl::StrJoin(options_.tcp_addresses, ","),
-        ": it must be host:port of this machine, and free",
-        options_.tls.given() ? ", and tls_key the key of tls_certificate" : ""));
+    return absl::FailedPreconditionError(
+        absl::StrCat("gRPC does not start",
+                     options_.tls.given() ? "; is tls_key the key of tls_certificate?" : ""));
   }
   {
     MutexLock lock(&mutex_);
-    listen_addresses_ = {absl::StrCat("unix:", options_.socket_path)};
-    for (size_t i = 0; i < ports.size(); ++i) {
-      const absl::string_view address = options_.tcp_addresses[i];
-      listen_addresses_.push_back(
-          absl::StrCat(address.substr(0, address.rfind(':')), ":", ports[i]));
-    }
+    listen_addresses_ = std::move(addresses);
   }
   grpc_->GetHealthCheckService()->SetServingStatus("liveness", true);
   health_.store(grpc_->GetHealthCheckService());
@@ -274,30 +262,27 @@ absl::Status Server::Impl::StartGrpc() {
 
 absl::Status Server::Impl::StartThreads() {
   KVTIER_ASSIGN_OR_RETURN(health_thread_, Thread::Start("kv-health", [this] { RunHealth(); }));
-  KVTIER_ASSIGN_OR_RETURN(fd_server_, FdServer::Start(fd_listener_->fd(), parts_.clock, parts_.log,
-                                                      [this](absl::string_view token, Peer peer) {
-                                                        return parts_.node->RedeemToken(token,
-                                                                                        peer);
-                                                      }));
-  KVTIER_ASSIGN_OR_RETURN(acceptor_,
-                          Acceptor::Start(listener_->fd(), parts_.log, [this](UniqueFd connection) {
-                            TakeConnection(std::move(connection));
-                          }));
-  return absl::OkStatus();
+  KVTIER_ASSIGN_OR_RETURN(fd_server_,
+                          FdServer::Start(connections_.fd_listener(), parts_.clock, parts_.log,
+                                          [this](absl::string_view token, Peer peer) {
+                                            return parts_.node->RedeemToken(token, peer);
+                                          }));
+  return connections_.Accept(
+      parts_.clock, [this](UniqueFd connection) { TakeConnection(std::move(connection)); },
+      [this](UniqueFd connection) {
+        grpc::experimental::ExternalConnectionAcceptor::NewConnectionParameters parameters;
+        parameters.fd = connection.Release();
+        tcp_->HandleNewConnection(&parameters);
+      });
 }
 
 void Server::Impl::TakeConnection(UniqueFd connection) {
-  const Peer peer = PeerOf(connection.get());
-  if (!access_.MayConnect(peer)) {
-    parts_.log->Event(LogLevel::kWarning, "connection_refused",
-                      {{"uid", peer.uid}, {"pid", peer.pid}, {"why", "not in allowed_uids"}});
+  if (!access_.MayConnect(PeerOf(connection.get()))) {
+    connections_.Refuse(connection, Refusal::kNotAllowed);
     refusals_->Refuse(std::move(connection));
     return;
   }
-  if (!peers_.Add(connection.get())) {
-    parts_.log->Event(LogLevel::kWarning, "connection_refused", {{"limit", kConnectionsMax}});
-    return;
-  }
+  if (!connections_.Add(connection)) return;
   grpc::AddInsecureChannelFromFd(grpc_.get(), connection.Release());
 }
 
@@ -319,6 +304,7 @@ void Server::Impl::UpdateHealth() {
 void Server::Impl::RunHealth() {
   for (;;) {
     UpdateHealth();
+    deaf_clients_.End();
     if (parts_.on_alive) parts_.on_alive();
     MutexLock lock(&mutex_);
     if (stopping_) return;
@@ -351,8 +337,7 @@ std::vector<std::string> Server::Impl::Shutdown(absl::Duration grace) {
     StopHealth();
     open_calls_.Close();
     // Nobody new; the lock keeps the next daemon away until this one is gone.
-    acceptor_.reset();
-    listener_.reset();
+    connections_.StopAccepting();
     const absl::Status closed = parts_.node->CloseAllSessions(message, deadline);
     if (!closed.ok())
       parts_.log->Event(LogLevel::kWarning, "sessions_left", {{"status", closed.ToString()}});
@@ -367,12 +352,10 @@ std::vector<std::string> Server::Impl::Shutdown(absl::Duration grace) {
   StopHealth();
   metrics_.reset();
   sampler_.reset();
-  acceptor_.reset();
+  connections_.StopAccepting();
   fd_server_.reset();
   executor_.reset();
-  listener_.reset();
-  fd_listener_.reset();
-  lock_.reset();
+  connections_.Close();
   return stuck;
 }
 

@@ -62,6 +62,9 @@ class UnaryCall final : public grpc::ServerUnaryReactor {
         answer_(std::make_shared<UnaryAnswer>(this, record)) {}
 
   const std::shared_ptr<UnaryAnswer>& answer() const { return answer_; }
+  // Lets go of `thing` when gRPC is done with the call: the client has read the answer, or is gone.
+  // Before the call is answered.
+  void Hold(std::shared_ptr<void> thing) { held_ = std::move(thing); }
 
   void OnCancel() override {
     answer_->SetCancelled();
@@ -77,6 +80,7 @@ class UnaryCall final : public grpc::ServerUnaryReactor {
   const OpenCalls::Entry entry_;
   const OnCancellation on_cancellation_;
   const std::shared_ptr<UnaryAnswer> answer_;
+  std::shared_ptr<void> held_;
 };
 
 // A callback that answers with what it is given.

@@ -24,8 +24,9 @@
 namespace kvtier {
 namespace {
 
-// Connections that wait for accept(): a node's workers may all start at once.
-constexpr int kBacklog = 256;
+// Connections that wait for accept(): a node's workers may all start at once, and somebody who
+// floods the daemon must leave room for them. The system has a limit of its own, mostly this one.
+constexpr int kBacklog = 4096;
 constexpr int kLockTriesMax = 100;
 
 static_assert(sizeof(sockaddr_un{}.sun_path) - 1 == kSocketPathBytesMax);

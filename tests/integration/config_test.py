@@ -7,6 +7,7 @@ import subprocess
 import unittest
 
 import jsonschema
+import raw_http2
 import yaml
 from daemon import ADMIN, BINARY, Daemon, Process, Session, new_folder, wait_until
 from reflection import CallError

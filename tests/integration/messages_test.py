@@ -140,25 +140,62 @@ class Connections(unittest.TestCase):
         self.assertTrue(session.call("AttachCache", {**CACHE, "layout": layout()}).created)
 
     def test_d17_no_descriptor_left(self):
+        """Used up by caches: connections alone never get so far."""
         limit = 64
         daemon = Daemon(self, preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_NOFILE,
                                                                     (limit, limit)))
-        held = [raw_http2.connect(daemon.socket) for _ in range(limit)]
+        session = Session(self, daemon)
+        attached = self.attach_until_refused(session)
+        held = []
         try:
+            for _ in range(limit):
+                held.append(raw_http2.connect_and_speak(daemon.socket))
             daemon.wait_for_event("accept_failed")
-            # Who is connected is served.
-            self.assertEqual(daemon.health(), "SERVING")
-            session = Session(self, daemon)
-            with self.assertRaises(CallError) as caught:
-                session.call("AttachCache", {**CACHE, "layout": layout()})
-            self.assertEqual((caught.exception.code, caught.exception.reason),
-                             ("RESOURCE_EXHAUSTED", "LIMIT_REACHED"))
+            # Who is connected is served, and told what is wrong.
+            wait_until(lambda: daemon.health() == "NOT_SERVING", "readiness is off")
+            self.assertEqual(daemon.health("liveness"), "SERVING")
+            self.assertIn("Too many open files",
+                          daemon.client.call(ADMIN + "GetNodeInfo").not_ready_reason)
+            session.call("AdmitRequest", {"cache": "c0", "request_id": "r"})
+            session.call("AssignBlocks", {"cache": "c0", "request_id": "r", "count": 1})
         finally:
             for connection in held:
                 connection.close()
+            for cache in attached:
+                session.call("DetachCache", {"cache": cache})
+        wait_until(lambda: daemon.health() == "SERVING", "readiness is back")
         self.expect_served(daemon)
         self.assertTrue(session.call("AttachCache", {**CACHE, "layout": layout()}).created)
         self.assertEqual(daemon.stop(), 0)
+
+    def attach_until_refused(self, session):
+        attached = []
+        while True:
+            name = "c%d" % len(attached)
+            try:
+                session.call("AttachCache", {"cache": name, "layout": layout()})
+            except CallError as error:
+                self.assertEqual((error.code, error.reason),
+                                 ("RESOURCE_EXHAUSTED", "LIMIT_REACHED"))
+                self.assertGreater(len(attached), 0)
+                return attached
+            attached.append(name)
+
+    def test_d17_silent_connections_keep_nobody_out(self):
+        """However few descriptors there are: they wait, and give way."""
+        limit = 64
+        daemon = Daemon(self, preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_NOFILE,
+                                                                    (limit, limit)))
+        held = [raw_http2.connect(daemon.socket) for _ in range(10 * limit)]
+        try:
+            self.expect_served(daemon)
+            session = Session(self, daemon)
+            self.assertTrue(session.call("AttachCache", {**CACHE, "layout": layout()}).created)
+            self.assertLess(daemon.descriptor_count(), limit)
+            self.assertIn("why=crowded", daemon.text())
+        finally:
+            for connection in held:
+                connection.close()
 
 
 if __name__ == "__main__":

@@ -130,7 +130,8 @@ class Metrics(unittest.TestCase):
                 for sample in family.samples:
                     self.assertLessEqual(set(sample.labels),
                                          {"cache", "group", "operation", "device", "state",
-                                          "method", "code", "version", "backend", "boot_id", "le"})
+                                          "method", "code", "version", "backend", "boot_id", "le",
+                                          "why"})
                     self.assertEqual(sample.value, sample.value, "NaN")
         self.assertNotIn(self.daemon.stats()["caches"][0]["sessions"][0]["session_id"], text)
 

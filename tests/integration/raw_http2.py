@@ -38,12 +38,18 @@ def connect(path):
     return raw
 
 
+def connect_and_speak(path):
+    """A connection that the daemon serves, and that says no more."""
+    raw = connect(path)
+    raw.sendall(PREFACE + frame(SETTINGS, 0, 0))
+    return raw
+
+
 class RawConnection:
     """One call on one connection."""
 
     def __init__(self, path):
-        self._socket = connect(path)
-        self._socket.sendall(PREFACE + frame(SETTINGS, 0, 0))
+        self._socket = connect_and_speak(path)
 
     def __enter__(self):
         return self

@@ -5,6 +5,7 @@ import errno
 import os
 import socket
 import stat
+import struct
 from typing import Any, List, Optional
 
 import grpc
@@ -132,14 +133,20 @@ def _new_socket() -> socket.socket:
         raise _no_descriptor_left() from error
 
 
+def _timeval(seconds: float) -> bytes:
+    return struct.pack("ll", int(seconds), max(int(seconds % 1 * 1e6), 1))
+
+
 def redeem_token(paths: List[str], token: str, timeout: float) -> int:
     """The descriptor of a token, which the caller closes."""
     refusals = []
     for path in paths:
         with _new_socket() as channel:
-            channel.settimeout(timeout)
+            # Where many connect at once this waits for its turn; with settimeout it would not.
+            channel.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, _timeval(timeout))
             try:
                 channel.connect(path)
+                channel.settimeout(timeout)
             except OSError as error:
                 refusals.append("%s: %s" % (path, error.strerror))
                 continue

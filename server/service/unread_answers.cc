@@ -1,0 +1,87 @@
+#include "server/service/unread_answers.h"
+
+#include "absl/strings/str_cat.h"
+#include "server/core/error.h"
+
+namespace kvtier {
+namespace {
+
+// A client that reads has taken something by then.
+constexpr absl::Duration kRetryDelay = absl::Milliseconds(100);
+
+absl::Status NoPlace(absl::string_view whose, int64_t used, int64_t limit) {
+  return MakeRetryableError(
+      absl::StatusCode::kResourceExhausted, "LIMIT_REACHED",
+      absl::StrCat("answers of ", used, " bytes wait to be read ", whose, ", at most ", limit,
+                   ": read them, or use the step buffers"),
+      kRetryDelay, {{"limit", absl::StrCat(limit)}});
+}
+
+}  // namespace
+
+UnreadAnswers::Place::~Place() { answers_->Release(*this); }
+
+void UnreadAnswers::Place::SetReady() {
+  MutexLock lock(&answers_->mutex_);
+  if (ready_) return;
+  ready_ = true;
+  Connection& connection = answers_->connections_.find(connection_)->second;
+  if (connection.ready_bytes == 0) connection.progress = answers_->clock_->Now();
+  connection.ready_bytes += bytes_;
+}
+
+absl::StatusOr<std::shared_ptr<UnreadAnswers::Place>> UnreadAnswers::Take(
+    absl::string_view connection, absl::string_view session_id, int64_t bytes) {
+  MutexLock lock(&mutex_);
+  const auto found = connections_.find(connection);
+  if (found != connections_.end()) {
+    const int64_t used = found->second.bytes;
+    if (used + bytes > limits_.bytes_max) {
+      return NoPlace("by this connection", used, limits_.bytes_max);
+    }
+  }
+  if (bytes_ > 0 && bytes_ + bytes > limits_.bytes_of_all_max) {
+    return NoPlace("on this node", bytes_, limits_.bytes_of_all_max);
+  }
+  Connection& entry = connections_[std::string(connection)];
+  entry.bytes += bytes;
+  entry.session_id = std::string(session_id);
+  bytes_ += bytes;
+  return std::shared_ptr<Place>(new Place(shared_from_this(), std::string(connection), bytes));
+}
+
+void UnreadAnswers::Release(const Place& place) {
+  MutexLock lock(&mutex_);
+  const auto found = connections_.find(place.connection_);
+  Connection& connection = found->second;
+  connection.bytes -= place.bytes_;
+  bytes_ -= place.bytes_;
+  if (place.ready_) {
+    connection.ready_bytes -= place.bytes_;
+    connection.progress = clock_->Now();
+    connection.told = false;
+  }
+  if (connection.bytes == 0) connections_.erase(found);
+}
+
+std::vector<UnreadAnswers::Deaf> UnreadAnswers::FindDeaf() {
+  std::vector<Deaf> deaf;
+  MutexLock lock(&mutex_);
+  const absl::Time now = clock_->Now();
+  for (auto& [name, connection] : connections_) {
+    if (connection.told || connection.ready_bytes < limits_.deaf_bytes_min ||
+        now - connection.progress < limits_.unread_max) {
+      continue;
+    }
+    connection.told = true;
+    deaf.push_back({name, connection.session_id, connection.ready_bytes});
+  }
+  return deaf;
+}
+
+int64_t UnreadAnswers::bytes() const {
+  MutexLock lock(&mutex_);
+  return bytes_;
+}
+
+}  // namespace kvtier

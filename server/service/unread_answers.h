@@ -1,0 +1,97 @@
+// Answers that are large, and that their clients have not read yet.
+//
+// gRPC keeps an answer until its client takes it, however large it is and however long that lasts;
+// a client that never reads could so make the daemon hold any amount of memory. Here each answer
+// that may be large has a place before it is computed: a connection that has none left gets no
+// further step done, and one that takes nothing of what it has been answered for kUnreadMax is to
+// be ended. Steps that leave their results in the step buffers need no place.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "absl/time/time.h"
+#include "server/core/clock.h"
+#include "server/core/mutex.h"
+
+namespace kvtier {
+
+// In memory, as a message and not as it is sent: eight of the largest answers.
+inline constexpr int64_t kUnreadBytesMax = int64_t{256} << 20;
+// Of all connections.
+inline constexpr int64_t kUnreadBytesOfAllMax = int64_t{1} << 30;
+// A client that takes nothing for so long reads no more: if that is so much. Who has less waiting
+// costs little, and may be a worker that somebody has stopped for a while.
+inline constexpr absl::Duration kUnreadMax = absl::Seconds(30);
+inline constexpr int64_t kDeafBytesMin = int64_t{16} << 20;
+
+// Thread-safe. Owned by its places too: the answer that a device owes may come late.
+class UnreadAnswers : public std::enable_shared_from_this<UnreadAnswers> {
+ public:
+  struct Limits {
+    int64_t bytes_max = kUnreadBytesMax;
+    int64_t bytes_of_all_max = kUnreadBytesOfAllMax;
+    absl::Duration unread_max = kUnreadMax;
+    int64_t deaf_bytes_min = kDeafBytesMin;
+  };
+  // A connection that reads no more.
+  struct Deaf {
+    std::string connection, session_id;
+    int64_t bytes = 0;
+  };
+
+  // The place of one answer, from before it is computed until its client has taken it.
+  class Place {
+   public:
+    ~Place();
+    Place(const Place&) = delete;
+    Place& operator=(const Place&) = delete;
+    // The answer is there, and waits for its client.
+    void SetReady();
+
+   private:
+    friend class UnreadAnswers;
+    Place(std::shared_ptr<UnreadAnswers> answers, std::string connection, int64_t bytes)
+        : answers_(std::move(answers)), connection_(std::move(connection)), bytes_(bytes) {}
+
+    const std::shared_ptr<UnreadAnswers> answers_;
+    const std::string connection_;
+    const int64_t bytes_;
+    bool ready_ = false;  // of whoever answers
+  };
+
+  // `clock` must outlive it. To be made by std::make_shared.
+  UnreadAnswers(const Limits& limits, const Clock* clock) : limits_(limits), clock_(clock) {}
+
+  // A place for an answer of at most `bytes` on `connection` (ServerContext::peer()). A connection
+  // without any always gets one. Errors: RESOURCE_EXHAUSTED / LIMIT_REACHED.
+  absl::StatusOr<std::shared_ptr<Place>> Take(absl::string_view connection,
+                                              absl::string_view session_id, int64_t bytes);
+  // Connections that have taken nothing for too long, each once until it takes something.
+  std::vector<Deaf> FindDeaf();
+  // Of all connections: places taken.
+  int64_t bytes() const;
+
+ private:
+  struct Connection {
+    int64_t bytes = 0, ready_bytes = 0;
+    absl::Time progress;     // when it last took something, or had nothing to take
+    std::string session_id;  // of the last answer
+    bool told = false;
+  };
+  void Release(const Place& place);
+
+  const Limits limits_;
+  const Clock* const clock_;
+  mutable Mutex mutex_;  // rank: a leaf
+  std::map<std::string, Connection, std::less<>> connections_ KVTIER_GUARDED_BY(mutex_);
+  int64_t bytes_ KVTIER_GUARDED_BY(mutex_) = 0;
+};
+
+}  // namespace kvtier

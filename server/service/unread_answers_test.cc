@@ -1,0 +1,85 @@
+#include "server/service/unread_answers.h"
+
+#include <memory>
+#include <vector>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "server/core/error.h"
+
+namespace kvtier {
+namespace {
+
+using ::testing::IsEmpty;
+using ::testing::SizeIs;
+
+class UnreadAnswersTest : public ::testing::Test {
+ protected:
+  std::shared_ptr<UnreadAnswers::Place> Take(absl::string_view connection, int64_t bytes) {
+    auto place = answers_->Take(connection, "s", bytes);
+    EXPECT_TRUE(place.ok()) << place.status();
+    return place.ok() ? *place : nullptr;
+  }
+  absl::Status Refused(absl::string_view connection, int64_t bytes) {
+    return answers_->Take(connection, "s", bytes).status();
+  }
+
+  ManualClock clock_{absl::FromUnixSeconds(1'000'000'000)};
+  const std::shared_ptr<UnreadAnswers> answers_ = std::make_shared<UnreadAnswers>(
+      UnreadAnswers::Limits{.bytes_max = 100, .bytes_of_all_max = 250, .deaf_bytes_min = 10},
+      &clock_);
+};
+
+TEST_F(UnreadAnswersTest, AConnectionGetsSoMuchAndNoMore) {
+  auto first = Take("fd:1", 60);
+  const absl::Status refused = Refused("fd:1", 41);
+  EXPECT_TRUE(absl::IsResourceExhausted(refused)) << refused;
+  EXPECT_EQ(ErrorReasonOf(refused), "LIMIT_REACHED");
+  EXPECT_TRUE(RetryDelayOf(refused).has_value());
+  auto second = Take("fd:1", 40), other = Take("fd:2", 100);
+  first.reset();  // was read
+  auto third = Take("fd:1", 60);
+  EXPECT_EQ(answers_->bytes(), 200);
+}
+
+TEST_F(UnreadAnswersTest, AllOfThemGetSoMuchAndNoMore) {
+  auto first = Take("fd:1", 100), second = Take("fd:2", 100);
+  EXPECT_TRUE(absl::IsResourceExhausted(Refused("fd:3", 51)));
+  auto third = Take("fd:3", 50);
+}
+
+TEST_F(UnreadAnswersTest, OneAnswerMayBeLargerThanAConnectionsShare) {
+  auto large = Take("fd:1", 240);
+  EXPECT_TRUE(absl::IsResourceExhausted(Refused("fd:1", 1)));
+  EXPECT_TRUE(absl::IsResourceExhausted(Refused("fd:2", 20)));
+}
+
+TEST_F(UnreadAnswersTest, WhoTakesNothingIsDeaf) {
+  auto computed_for_long = Take("fd:1", 10), unread = Take("fd:2", 20), read = Take("fd:3", 10),
+       read_later = Take("fd:3", 10), small = Take("fd:4", 9);
+  small->SetReady();
+  unread->SetReady();
+  read->SetReady();
+  read_later->SetReady();
+  clock_.Advance(kUnreadMax / 2);
+  read.reset();
+  clock_.Advance(kUnreadMax / 2);
+  const std::vector<UnreadAnswers::Deaf> deaf = answers_->FindDeaf();
+  ASSERT_THAT(deaf, SizeIs(1));
+  EXPECT_EQ(deaf[0].connection, "fd:2");
+  EXPECT_EQ(deaf[0].session_id, "s");
+  EXPECT_EQ(deaf[0].bytes, 20);
+  EXPECT_THAT(answers_->FindDeaf(), IsEmpty()) << "told once";
+  clock_.Advance(kUnreadMax / 2);
+  EXPECT_THAT(answers_->FindDeaf(), SizeIs(1)) << "the other one has stopped to read meanwhile";
+}
+
+TEST_F(UnreadAnswersTest, NothingIsLeft) {
+  Take("fd:1", 100)->SetReady();
+  EXPECT_EQ(answers_->bytes(), 0);
+  clock_.Advance(2 * kUnreadMax);
+  EXPECT_THAT(answers_->FindDeaf(), IsEmpty());
+}
+
+}  // namespace
+}  // namespace kvtier

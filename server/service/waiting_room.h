@@ -1,0 +1,50 @@
+// Connections that were accepted and have not said enough yet to be served.
+//
+// They cost a descriptor and nothing else. Whoever waits too long has to go; so does, where there
+// is no place left, the one that has waited for longest among those of the peer with most of them:
+// a process that floods the daemon pushes out its own connections, not those of others.
+#pragma once
+
+#include <cstddef>
+#include <list>
+#include <optional>
+#include <vector>
+
+#include "absl/time/time.h"
+#include "server/core/shared_memory.h"
+#include "server/session/types.h"
+
+namespace kvtier {
+
+// Not thread-safe.
+class WaitingRoom {
+ public:
+  struct Waiting {
+    UniqueFd fd;
+    Peer peer;  // {-1, -1}: not known; all such are one peer
+    size_t door = 0;
+    absl::Time since;
+  };
+
+  WaitingRoom(size_t places, absl::Duration patience) : places_(places), patience_(patience) {}
+
+  // Takes `waiting`, and gives back who had to go for it.
+  std::optional<Waiting> Enter(Waiting waiting);
+  // The one with descriptor `fd`; none if it is not here.
+  std::optional<Waiting> Leave(int fd);
+  // Null if it is not here.
+  const Waiting* Find(int fd) const;
+  // Somebody has to go. None if nobody waits.
+  std::optional<Waiting> SendAway();
+  // All that have waited too long at `now`.
+  std::vector<Waiting> SendAwayLate(absl::Time now);
+
+  size_t size() const { return waiting_.size(); }
+
+ private:
+  const size_t places_;
+  const absl::Duration patience_;
+  std::list<Waiting> waiting_;  // longest first
+};
+
+}  // namespace kvtier
