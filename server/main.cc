@@ -28,6 +28,7 @@
 #include "server/core/status_macros.h"
 #include "server/device/make_backend.h"
 #include "server/host_pool/host_pool.h"
+#include "server/memory_trim.h"
 #include "server/options.h"
 #include "server/reload.h"
 #include "server/service/log.h"
@@ -177,7 +178,10 @@ int64_t MonotonicMicroseconds() {
 // Waits for a signal or a reason to end. `signals` are blocked in every thread.
 Failure WaitForEnd(const sigset_t& signals, const DeviceBackend& backend, HostPool& pool,
                    Node* node, const ServiceManager& manager, Reloader* reloader, const Log& log) {
+  MemoryTrimmer trimmer;
+  const SystemClock clock;
   for (bool ready = false;;) {
+    trimmer.Tick(clock.Now());
     const int signal = sigtimedwait(&signals, nullptr, &kTick);
     if (signal == SIGHUP) {
       if (ready) manager.Reloading(MonotonicMicroseconds());
