@@ -118,10 +118,7 @@ void Acceptor::AcceptSome(size_t door) {
       return;
     }
     // One who waits may give his descriptor to one who knocks.
-    if (const std::optional<WaitingRoom::Waiting> away = room_.SendAway(); away.has_value()) {
-      End(*away, Refusal::kCrowded);
-      continue;
-    }
+    if (SendOneAway()) continue;
     if (counts_->accept_error() != error) {
       log_->Event(LogLevel::kWarning, "accept_failed", {{"error", strerror(error)}});
     }
@@ -143,9 +140,21 @@ void Acceptor::Greet(size_t door, UniqueFd connection) {
     End(waiting, Refusal::kNoDescriptors);
     return;
   }
-  if (const auto away = room_.Enter(std::move(waiting)); away.has_value()) {
-    End(*away, Refusal::kCrowded);
+  if (room_.full()) SendOneAway();
+  room_.Enter(std::move(waiting));
+}
+
+bool Acceptor::SendOneAway() {
+  const WaitingRoom::Waiting* const next = room_.NextToGo();
+  if (next == nullptr) return false;
+  // What it has said and nobody has heard yet is heard first.
+  const int fd = next->fd.get();
+  if (PeekFirstWords(fd) == FirstWords::kNotYet) {
+    End(*room_.Leave(fd), Refusal::kCrowded);
+  } else {
+    Hear(fd, /*has_hung_up=*/false);
   }
+  return true;
 }
 
 void Acceptor::Hear(int fd, bool has_hung_up) {
@@ -166,7 +175,7 @@ void Acceptor::Hear(int fd, bool has_hung_up) {
 void Acceptor::End(const WaitingRoom::Waiting& waiting, Refusal why) {
   counts_->Refused(why);
   log_->Event(LogLevel::kWarning, "connection_refused",
-              {{"why", RefusalName(why)}, {"pid", waiting.peer.pid}, {"uid", waiting.peer.uid}});
+              {{"uid", waiting.peer.uid}, {"pid", waiting.peer.pid}, {"why", RefusalName(why)}});
 }
 
 }  // namespace kvtier

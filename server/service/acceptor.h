@@ -61,6 +61,8 @@ class Acceptor {
   // Some of those who knock. Puts the door to rest if none can be taken.
   void AcceptSome(size_t door);
   void Greet(size_t door, UniqueFd connection);
+  // Makes room. False if nobody waits.
+  bool SendOneAway();
   // Hands on, or ends, a connection that may have spoken.
   void Hear(int fd, bool has_hung_up);
   void End(const WaitingRoom::Waiting& waiting, Refusal why);

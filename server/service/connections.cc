@@ -98,7 +98,7 @@ void Connections::Refuse(const UniqueFd& connection, Refusal why) {
   const Peer peer = PeerOf(connection.get());
   counts_.Refused(why);
   log_->Event(LogLevel::kWarning, "connection_refused",
-              {{"why", RefusalName(why)}, {"pid", peer.pid}, {"uid", peer.uid}});
+              {{"uid", peer.uid}, {"pid", peer.pid}, {"why", RefusalName(why)}});
 }
 
 void Connections::StopAccepting() {

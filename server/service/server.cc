@@ -236,6 +236,11 @@ absl::Status Server::Impl::StartGrpc() {
   builder.RegisterService(kv_tier_.get());
   builder.RegisterService(admin_.get());
   KVTIER_ASSIGN_OR_RETURN(tcp_credentials_, TcpCredentials(options_.tls));
+  if (options_.tls.given() && !CanServe(tcp_credentials_)) {
+    return absl::FailedPreconditionError(
+        "TLS cannot be served with these files: they must be what they are said to be, and tls_key "
+        "the key of tls_certificate");
+  }
   std::vector<std::string> addresses = {absl::StrCat("unix:", options_.socket_path)};
   for (const std::string& address : options_.tcp_addresses) {
     KVTIER_ASSIGN_OR_RETURN(addresses.emplace_back(), connections_.OpenTcp(address));
@@ -245,11 +250,7 @@ absl::Status Server::Impl::StartGrpc() {
         grpc::ServerBuilder::experimental_type::ExternalConnectionType::FROM_FD, tcp_credentials_);
   }
   grpc_ = builder.BuildAndStart();
-  if (grpc_ == nullptr) {
-    return absl::FailedPreconditionError(
-        absl::StrCat("gRPC does not start",
-                     options_.tls.given() ? "; is tls_key the key of tls_certificate?" : ""));
-  }
+  if (grpc_ == nullptr) return absl::InternalError("gRPC does not start");
   {
     MutexLock lock(&mutex_);
     listen_addresses_ = std::move(addresses);

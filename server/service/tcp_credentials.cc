@@ -14,6 +14,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "absl/time/clock.h"
 #include "grpc/grpc.h"
 #include "grpc/grpc_security.h"
 #include "server/core/shared_memory.h"
@@ -184,6 +185,15 @@ absl::StatusOr<std::shared_ptr<grpc::ServerCredentials>> TcpCredentials(const Tl
   KVTIER_RETURN_IF_ERROR(CheckKeyMode(files.key));
   KVTIER_RETURN_IF_ERROR(CheckPem("tls_client_ca", files.client_ca, "CERTIFICATE"));
   return std::make_shared<FileCredentials>(files);
+}
+
+bool CanServe(const std::shared_ptr<grpc::ServerCredentials>& credentials) {
+  grpc::ServerBuilder builder;
+  // In no file system and on no network, and at no moment taken by another.
+  builder.AddListeningPort(
+      absl::StrCat("unix-abstract:kvtierd-tls-", getpid(), "-", absl::ToUnixNanos(absl::Now())),
+      credentials);
+  return builder.BuildAndStart() != nullptr;
 }
 
 }  // namespace kvtier

@@ -35,4 +35,8 @@ absl::Status CheckTcp(const std::vector<std::string>& addresses, const TlsFiles&
 // Must outlive the server. Errors: FAILED_PRECONDITION, with what is wrong with which file.
 absl::StatusOr<std::shared_ptr<grpc::ServerCredentials>> TcpCredentials(const TlsFiles& files);
 
+// Can gRPC serve with them? It finds out about some mistakes, like a key that is another
+// certificate's, only when it listens.
+bool CanServe(const std::shared_ptr<grpc::ServerCredentials>& credentials);
+
 }  // namespace kvtier

@@ -13,11 +13,6 @@ std::pair<int32_t, int32_t> KeyOf(const Peer& peer) { return {peer.pid, peer.uid
 
 }  // namespace
 
-std::optional<WaitingRoom::Waiting> WaitingRoom::Enter(Waiting waiting) {
-  waiting_.push_back(std::move(waiting));
-  return waiting_.size() > places_ ? SendAway() : std::nullopt;
-}
-
 std::optional<WaitingRoom::Waiting> WaitingRoom::Leave(int fd) {
   const auto found = std::find_if(waiting_.begin(), waiting_.end(),
                                   [fd](const Waiting& one) { return one.fd.get() == fd; });
@@ -33,14 +28,14 @@ const WaitingRoom::Waiting* WaitingRoom::Find(int fd) const {
   return found == waiting_.end() ? nullptr : &*found;
 }
 
-std::optional<WaitingRoom::Waiting> WaitingRoom::SendAway() {
+const WaitingRoom::Waiting* WaitingRoom::NextToGo() const {
   absl::flat_hash_map<std::pair<int32_t, int32_t>, size_t> counts;
   size_t most = 0;
   for (const Waiting& one : waiting_) most = std::max(most, ++counts[KeyOf(one.peer)]);
   const auto found = std::find_if(waiting_.begin(), waiting_.end(), [&](const Waiting& one) {
     return counts[KeyOf(one.peer)] == most;
   });
-  return found == waiting_.end() ? std::nullopt : Leave(found->fd.get());
+  return found == waiting_.end() ? nullptr : &*found;
 }
 
 std::vector<WaitingRoom::Waiting> WaitingRoom::SendAwayLate(absl::Time now) {

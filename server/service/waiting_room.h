@@ -8,6 +8,7 @@
 #include <cstddef>
 #include <list>
 #include <optional>
+#include <utility>
 #include <vector>
 
 #include "absl/time/time.h"
@@ -28,14 +29,15 @@ class WaitingRoom {
 
   WaitingRoom(size_t places, absl::Duration patience) : places_(places), patience_(patience) {}
 
-  // Takes `waiting`, and gives back who had to go for it.
-  std::optional<Waiting> Enter(Waiting waiting);
+  bool full() const { return waiting_.size() >= places_; }
+  // Not if it is full.
+  void Enter(Waiting waiting) { waiting_.push_back(std::move(waiting)); }
   // The one with descriptor `fd`; none if it is not here.
   std::optional<Waiting> Leave(int fd);
   // Null if it is not here.
   const Waiting* Find(int fd) const;
-  // Somebody has to go. None if nobody waits.
-  std::optional<Waiting> SendAway();
+  // Who has to go if somebody has. Null if nobody waits.
+  const Waiting* NextToGo() const;
   // All that have waited too long at `now`.
   std::vector<Waiting> SendAwayLate(absl::Time now);
 
