@@ -14,6 +14,14 @@ import grpc
 import kvtier
 
 
+def is_open(descriptor):
+    try:
+        os.fstat(descriptor)
+        return True
+    except OSError:
+        return False
+
+
 class SessionTest(unittest.TestCase):
     def test_says_what_it_is(self):
         host, session = daemon.start_and_open(self)
@@ -47,8 +55,7 @@ class SessionTest(unittest.TestCase):
         refused = 0
         for spare in range(20):
             # Under this limit so many numbers are free.
-            taken = {int(name) for name in os.listdir("/proc/self/fd")}
-            free = (number for number in itertools.count() if number not in taken)
+            free = (number for number in itertools.count() if not is_open(number))
             resource.setrlimit(resource.RLIMIT_NOFILE,
                                (next(itertools.islice(free, spare, None)), before[1]))
             try:
