@@ -10,6 +10,7 @@
 #include <system_error>
 #include <thread>
 
+#include "absl/strings/match.h"
 #include "gmock/gmock.h"
 #include "server/core/error.h"
 #include "server/device/cpu/cpu_backend.h"
@@ -353,8 +354,19 @@ void NodeFixture::ExpectBaseline() {
   EXPECT_EQ(node_->DeviceBytesUsed(kCpuDeviceUuid), 0);
   EXPECT_EQ(pool_->stats().used_bytes, 0);
   EXPECT_TRUE(node_->Sessions().empty());
+  for (const std::string& file : CacheFiles()) EXPECT_FALSE(absl::EndsWith(file, ".new")) << file;
   // Descriptors of the last callbacks' contexts are closed with the threads.
   EXPECT_EQ(OpenDescriptors(), fds_before_);
+}
+
+std::vector<std::string> NodeFixture::CacheFiles() const {
+  std::vector<std::string> files;
+  if (folder_.empty()) return files;
+  for (const auto& entry : std::filesystem::directory_iterator(folder_)) {
+    const std::string name = entry.path().filename();
+    if (absl::StartsWith(name, "cache-")) files.push_back(name);
+  }
+  return files;
 }
 
 ::testing::AssertionResult IsError(const absl::Status& status, absl::StatusCode code,

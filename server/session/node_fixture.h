@@ -130,8 +130,11 @@ class NodeFixture : public ::testing::Test {
   // Waits until what was freed is free.
   void WaitForQuarantine(const std::string& cache = "kv");
 
-  // Closes all sessions; then no memory, descriptor or block may be left.
+  // Closes all sessions; then no memory, descriptor or block may be left, nor a file that was not
+  // finished.
   void ExpectBaseline();
+  // Of caches, in the pool's folder.
+  std::vector<std::string> CacheFiles() const;
 
  private:
   void MakePool();

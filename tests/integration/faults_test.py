@@ -3,10 +3,12 @@
 Names like D23 are those of the public bug reports that the cases come from; exit codes are in
 server/main.cc."""
 import os
+import signal
 import time
 import unittest
 
 from daemon import ADMIN, PATIENCE_SECONDS, Daemon, Session, layout, new_folder, wait_until
+from memory import Memory
 from reflection import CallError
 
 DEVICE_LOST, STUCK = 6, 7
@@ -73,6 +75,22 @@ class Faults(unittest.TestCase):
         wait_until(lambda: "event=not_ready" in self.daemon.text(), "readiness is off")
         self.assertIn("the bus fell over", self.daemon.text())
         self.assertEqual(self.daemon.wait(), DEVICE_LOST)
+
+    def test_without_memory_the_process_ends(self):
+        """In no verb an allocation's failure is caught: that would leave the verb half done."""
+        session = Session(self, self.daemon)
+        attached = session.call("AttachCache", {**CACHE, "layout": layout()})
+        memory = Memory(self, session, attached)
+        rows = memory.bytes(attached.buffers.groups[0].layers[0].host)
+        rows[5] = 7
+        with open(self.fifo, "w", encoding="ascii") as commands:
+            commands.write("exhaust\n")  # nobody is left to say that it was obeyed
+        self.assertEqual(self.daemon.wait(), -signal.SIGABRT)
+        self.assertIn("event=out_of_memory", self.daemon.text())
+        # What the worker has mapped is there, for reading and for writing.
+        self.assertEqual(rows[5], 7)
+        rows[6] = 8
+        rows.release()
 
     def test_d24_a_mapping_that_cannot_be_closed(self):
         """A driver that hangs while it frees a dead worker's memory holds nobody else up."""
