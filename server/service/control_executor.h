@@ -1,6 +1,7 @@
 // A few threads for verbs that may wait, with a bounded queue in front.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <deque>
 #include <functional>
@@ -58,8 +59,10 @@ class ControlExecutor {
 
   explicit ControlExecutor(const Options& options) : options_(options) {}
   void Run();
-  // Threads that one cache's work may have at a time.
-  int32_t threads_of_a_cache() const { return options_.threads - options_.threads / 4; }
+  // Threads that one cache's work may have at a time: where there are two, one is left to others.
+  int32_t threads_of_a_cache() const {
+    return std::max(1, options_.threads - std::max(1, options_.threads / 4));
+  }
   // Takes the oldest work whose cache may have a thread; false: there is none.
   bool TakeLocked(Queued* taken) KVTIER_REQUIRES(mutex_);
 
