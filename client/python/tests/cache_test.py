@@ -263,10 +263,10 @@ class RetentionTest(unittest.TestCase):
 
     def test_whom_a_cache_is_shared_with(self):
         shared = kvtier.Sharing(uids=[4711], gids=[4242])
-        session, other = daemon.session(self), daemon.session(self)
+        host = daemon.Daemon(self)
+        session, other, third = (host.session(self) for _ in range(3))
         with session.attach("kv", daemon.layout(), share=shared), \
                 other.attach("kv", daemon.layout()):  # the same user, who need not say it again
-            third = daemon.session(self)
             with self.assertRaises(kvtier.FailedPreconditionError) as raised:
                 third.attach("kv", daemon.layout(), share=kvtier.Sharing(everybody=True))
             self.assertEqual(raised.exception.metadata["expected"],
