@@ -88,8 +88,8 @@ absl::StatusOr<Descriptor> JudgeAnswer(absl::string_view answer, int flags,
     return absl::InternalError(
         absl::StrCat("descriptor socket: an answer of ", answer.size(), " bytes"));
   }
-  const auto code = static_cast<grpc::StatusCode>(DecodeCode(answer.data()));
-  if (code != grpc::StatusCode::OK) {
+  const int32_t code = DecodeCode(answer.data());
+  if (code != static_cast<int32_t>(grpc::StatusCode::OK)) {
     return absl::Status(ToAbslCode(code), ToUtf8(std::string(answer.data() + kStatusBytes,
                                                              answer.size() - kStatusBytes)));
   }

@@ -111,10 +111,9 @@ grpc::StatusCode ToGrpcCode(absl::StatusCode code) {
   return static_cast<grpc::StatusCode>(number);
 }
 
-absl::StatusCode ToAbslCode(grpc::StatusCode code) {
-  const int number = static_cast<int>(code);
-  if (number < 0 || number > kCodeMax) return absl::StatusCode::kUnknown;
-  return static_cast<absl::StatusCode>(number);
+absl::StatusCode ToAbslCode(int code) {
+  if (code < 0 || code > kCodeMax) return absl::StatusCode::kUnknown;
+  return static_cast<absl::StatusCode>(code);
 }
 
 grpc::Status ToGrpcStatus(const absl::Status& status, const ErrorDetails& details) {

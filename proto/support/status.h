@@ -31,7 +31,8 @@ struct ErrorDetails {
 
 // Numbers are the same on both sides; a number that is no code is kUnknown / UNKNOWN.
 grpc::StatusCode ToGrpcCode(absl::StatusCode code);
-absl::StatusCode ToAbslCode(grpc::StatusCode code);
+// `code` may be what a peer sent: a grpc::StatusCode cannot have every value.
+absl::StatusCode ToAbslCode(int code);
 
 // OK stays OK and loses its details. Metadata and text may hold any bytes: what is not UTF-8
 // is replaced by '?', as protobuf strings must be UTF-8. What is too long for a trailer is cut
