@@ -137,7 +137,7 @@ void HostPool::Run() {
     UnpinAll();
     memory_.DropPages();
     pinned_bytes_.store(0, std::memory_order_relaxed);
-  } else {
+  } else if (options_.huge_pages != HugePages::kNever) {
     huge_bytes_.store(memory_.HugeBytes(), std::memory_order_relaxed);
   }
   Finish(std::move(status));
