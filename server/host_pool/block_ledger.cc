@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <functional>
 #include <iterator>
 #include <limits>
 #include <utility>
@@ -183,6 +184,9 @@ BlockLedger::Released BlockLedger::RemoveHolder(Holder holder, bool keep) {
   reserved_ -= found->second.reserved;
   holders_.erase(found);
   places_.Forget(holder);
+  // The set has no order. What comes later in a context is worth nothing without what comes before
+  // it: mostly the higher numbers, which are given out first.
+  std::sort(nobodys.begin(), nobodys.end(), std::greater<>());
   if (keep) return PutInQuarantine({.kept = std::move(nobodys)});
   return PutInQuarantine({.blocks = std::move(nobodys)});
 }
