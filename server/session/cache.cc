@@ -190,6 +190,12 @@ void Cache::Preserve() {
   preserved_ = true;
 }
 
+void Cache::Forget() {
+  MutexLock lock(&mutex_);
+  if (ledger_ == nullptr || memory_.file() == nullptr || preserved_) return;
+  memory_.file()->Remove();
+}
+
 void Cache::Join(std::shared_ptr<Attachment> attachment) {
   MutexLock lock(&mutex_);
   attachments_.push_back(std::move(attachment));

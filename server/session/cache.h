@@ -83,6 +83,8 @@ class Cache : public std::enable_shared_from_this<Cache> {
   // What is held now is what a later daemon keeps, whatever happens to this cache. Nothing without
   // a pool folder.
   void Preserve();
+  // A later daemon does not find it any more, whenever this one is killed: unless it is preserved.
+  void Forget();
 
   // ---- Attachments.
 

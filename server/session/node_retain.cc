@@ -84,7 +84,11 @@ bool Node::Impl::MayEndLocked(const CacheSlot& slot) const {
 void Node::Impl::EndLocked(const std::shared_ptr<CacheSlot>& slot) {
   slot->ended = true;
   caches_.erase(slot->name);
-  if (slot->cache != nullptr) ending_.push_back(slot);
+  if (slot->cache != nullptr) {
+    // At once: its memory may come back late, and another of that name may have been made by then.
+    slot->cache->Forget();
+    ending_.push_back(slot);
+  }
   changed_.NotifyAll();
 }
 
