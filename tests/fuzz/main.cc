@@ -3,7 +3,7 @@
 //   NAME [--operations=N] [--seed=S] [--input=HEX] [--write=FOLDER] [FILE...]
 //
 // FILEs are the corpus; one that ends in .hex holds hexadecimal digits, and lines that begin with
-// #.
+// #. One that ends in .list holds an input a line, like that.
 // --input plays that input alone. A failing input is reduced, printed and can be given there.
 // --write only writes the corpus as libFuzzer reads it: bytes.
 #include <stdio.h>
@@ -93,16 +93,23 @@ std::string FromHex(absl::string_view text) {
   return absl::HexStringToBytes(digits);
 }
 
-std::string ReadInput(const Target& target, const std::string& path) {
+std::vector<std::string> ReadInputs(const Target& target, const std::string& path) {
   const std::string content = ReadFile(path);
-  if (absl::EndsWith(path, ".hex")) return FromHex(content);
-  if (target.read == nullptr) return content;
+  if (absl::EndsWith(path, ".hex")) return {FromHex(content)};
+  if (absl::EndsWith(path, ".list")) {
+    std::vector<std::string> inputs;
+    for (const absl::string_view line : absl::StrSplit(content, '\n', absl::SkipEmpty())) {
+      if (!absl::StartsWith(line, "#")) inputs.push_back(FromHex(line));
+    }
+    return inputs;
+  }
+  if (target.read == nullptr) return {content};
   const absl::StatusOr<std::string> input = target.read(content);
   if (!input.ok()) {
     fprintf(stderr, "%s: %s\n", path.c_str(), std::string(input.status().message()).c_str());
     exit(2);
   }
-  return *input;
+  return {*input};
 }
 
 int WriteCorpus(const std::vector<std::string>& corpus, const std::string& folder) {
@@ -132,7 +139,8 @@ int Main(const std::vector<std::string>& arguments) {
     } else if (absl::ConsumePrefix(&value, "--write=")) {
       folder = std::string(value);
     } else {
-      corpus.push_back(ReadInput(target, argument));
+      const std::vector<std::string> inputs = ReadInputs(target, argument);
+      corpus.insert(corpus.end(), inputs.begin(), inputs.end());
     }
   }
   if (!folder.empty()) return WriteCorpus(corpus, folder);

@@ -16,7 +16,17 @@ void Machine::SetWeather(Weather weather, uint64_t seed, std::function<void()> l
   lose_lease_ = std::move(lose_lease);
 }
 
+void Machine::Interrupt(int64_t moves, std::function<void()> what) {
+  moves_left_ = moves;
+  interrupt_ = std::move(what);
+}
+
+void Machine::CountMove() {
+  if (moves_left_ > 0 && --moves_left_ == 0) std::exchange(interrupt_, nullptr)();
+}
+
 bool Machine::Step(uint64_t stream) {
+  CountMove();
   const int64_t streams = plan_->calls(DeviceOperation::kCreateStream);
   return streams > 0 && stepper_->Step(static_cast<int>(stream % static_cast<uint64_t>(streams)));
 }
@@ -26,6 +36,7 @@ bool Machine::Move() {
   const uint64_t first = fuzz::Below(random_, streams + 1);
   for (uint64_t i = 0; i <= streams; ++i) {
     const uint64_t at = (first + i) % (streams + 1);
+    if (at == streams) CountMove();
     const bool moved = at < streams ? Step(at) : node_ != nullptr && node_->RunReaper();
     if (moved) return true;
   }
@@ -45,6 +56,7 @@ void Machine::WaitFor(CondVar*, Mutex* mutex, absl::Duration timeout) const {
 }
 
 void Machine::Pass(absl::Duration timeout) {
+  CountMove();
   if (const std::function<void()> lose = std::exchange(lose_lease_, nullptr)) return lose();
   const bool only_time = weather_ == Weather::kLate;
   const bool also_time = weather_ == Weather::kMixed && fuzz::Below(random_, 3) == 0;

@@ -8,6 +8,7 @@
 #include "absl/status/status.h"
 #include "absl/time/time.h"
 #include "server/core/clock.h"
+#include "server/core/mutex.h"
 #include "server/device/backend.h"
 #include "server/device/cpu/cpu_stepper.h"
 #include "server/device/fault/fault_plan.h"
@@ -36,6 +37,9 @@ class Machine final : public Clock {
   // Until the next call of this. `lose_lease` runs once, at the first wait.
   void SetWeather(Weather weather, uint64_t seed, std::function<void()> lose_lease = nullptr);
 
+  // Runs `what` once, before the `moves`th thing (from 1) that happens from now on. 0: never.
+  void Interrupt(int64_t moves, std::function<void()> what);
+
   // One operation of device stream `stream`, modulo how many there have been. False: none moved.
   bool Step(uint64_t stream);
   // Everything that can happen, does. Time stands still.
@@ -43,10 +47,12 @@ class Machine final : public Clock {
   void Advance(absl::Duration by) { now_ += by; }
 
   absl::Time Now() const override { return now_; }
-  void WaitFor(CondVar* changed, Mutex* mutex, absl::Duration timeout) const override;
+  void WaitFor(CondVar* changed, Mutex* mutex, absl::Duration timeout) const override
+      KVTIER_REQUIRES(mutex);
 
  private:
   void Pass(absl::Duration timeout);
+  void CountMove();
   // Something that can happen, chosen by the seed. False: nothing can.
   bool Move();
 
@@ -58,6 +64,8 @@ class Machine final : public Clock {
   Weather weather_ = Weather::kPrompt;
   fuzz::Random random_;
   std::function<void()> lose_lease_;
+  int64_t moves_left_ = 0;
+  std::function<void()> interrupt_;
 };
 
 }  // namespace kvtier::simulation

@@ -8,13 +8,13 @@ namespace kvtier::simulation {
 namespace {
 
 constexpr std::array<absl::string_view, kVerbCount> kNames = {
-    "open",   "close",   "evict",  "attach",     "detach",  "admit",   "release",
-    "assign", "share",   "free",   "invalidate", "backup",  "swap_in", "step",
-    "reap",   "advance", "settle", "fault",      "restart", "drain",   "guess"};
+    "open",   "close", "evict",      "attach", "detach",  "admit",  "release", "assign",
+    "share",  "free",  "invalidate", "backup", "swap_in", "step",   "reap",    "advance",
+    "settle", "fault", "restart",    "drain",  "guess",   "expire", "kill"};
 
 // How often each verb is drawn: rarely what ends everything.
-constexpr std::array<uint8_t, kVerbCount> kWeights = {6,  2,  1,  8, 2, 14, 5, 14, 8, 6, 4,
-                                                      22, 26, 10, 3, 1, 4,  2, 1,  1, 2};
+constexpr std::array<uint8_t, kVerbCount> kWeights = {6,  2,  1, 8, 2, 14, 5, 14, 8, 6, 4, 22,
+                                                      26, 10, 3, 1, 4, 2,  1, 1,  2, 2, 2};
 
 std::string DrawStep(fuzz::Random& random) {
   int total = 0;
@@ -29,6 +29,55 @@ std::string DrawStep(fuzz::Random& random) {
     step += static_cast<char>(fuzz::Below(random, small ? 64 : 256));
   }
   return step;
+}
+
+struct Word {
+  Verb verb;
+  int b = -1, c = -1;  // -1: as drawn
+};
+
+// What leads somewhere and is seldom drawn by chance: verbs on one request, one after the other.
+const std::vector<std::vector<Word>>& Phrases() {
+  using enum Verb;
+  static const std::vector<std::vector<Word>> phrases = {
+      // A block that its request gets again, with its former row still hot.
+      {{kAssign}, {kBackup}, {kSwapIn}, {kFree}, {kSettle}, {kAssign}, {kSwapIn}, {kBackup}},
+      // The same by way of another request, whose rows come back by sharing.
+      {{kBackup}, {kSwapIn}, {kFree}, {kSettle}, {kAssign}, {kBackup}, {kShare}, {kSwapIn}},
+      // What a session leaves is kept, and taken up by the next.
+      {{kAttach, -1, 21}, {kAssign}, {kBackup}, {kClose}, {kSettle}, {kShare}, {kSwapIn}},
+      // A daemon that dies at work, and the next one.
+      {{kAssign}, {kBackup}, {kKill}, {kSettle}, {kShare}, {kSwapIn}, {kAssign}, {kSettle}},
+      // Time that runs out.
+      {{kAttach, -1, 5}, {kClose}, {kSettle}, {kAdvance}, {kAdvance}, {kExpire}, {kAttach}},
+      // Two caches that nobody uses, and the one that ends first gives way.
+      {{kAttach, 3, 21},
+       {kClose},
+       {kSettle},
+       {kOpen},
+       {kAttach, 4, 5},
+       {kClose},
+       {kSettle},
+       {kOpen},
+       {kAttach, 1, 0}},
+      // Reserved blocks that are drawn and given back.
+      {{kAdmit, -1, 18}, {kAssign, -1, 129}, {kSettle}, {kAssign}, {kRelease}, {kSettle}}};
+  return phrases;
+}
+
+// Mostly with the same arguments, so that they speak of the same request.
+std::vector<std::string> DrawPhrase(fuzz::Random& random) {
+  const std::vector<Word>& words = Phrases()[fuzz::Below(random, Phrases().size())];
+  const std::string common = DrawStep(random);
+  std::vector<std::string> phrase;
+  for (const Word& word : words) {
+    std::string step = fuzz::Below(random, 4) == 0 ? DrawStep(random) : common;
+    step[0] = static_cast<char>(word.verb);
+    if (word.b >= 0) step[2] = static_cast<char>(word.b);
+    step[3] = static_cast<char>(word.c >= 0 ? word.c : fuzz::Below(random, 64));
+    phrase.push_back(std::move(step));
+  }
+  return phrase;
 }
 
 }  // namespace
@@ -47,7 +96,7 @@ std::string MutateProgram(absl::string_view bytes, fuzz::Random& random) {
   for (uint64_t changes = 1 + fuzz::Below(random, 12); changes > 0; --changes) {
     const size_t at = fuzz::Below(random, steps.size() + 1);
     const auto place = steps.begin() + static_cast<std::ptrdiff_t>(at);
-    switch (fuzz::Below(random, 6)) {
+    switch (fuzz::Below(random, 8)) {
       case 0:
         if (at < steps.size()) steps.erase(place);
         break;
@@ -57,6 +106,11 @@ std::string MutateProgram(absl::string_view bytes, fuzz::Random& random) {
       case 2:
         if (at < steps.size()) std::swap(steps[at], steps[fuzz::Below(random, steps.size())]);
         break;
+      case 3: {
+        const std::vector<std::string> phrase = DrawPhrase(random);
+        steps.insert(place, phrase.begin(), phrase.end());
+        break;
+      }
       default:
         steps.insert(place, DrawStep(random));
     }

@@ -34,8 +34,10 @@ enum class Verb : uint8_t {
   kRestart,
   kDrain,
   kGuess,
+  kExpire,
+  kKill,
 };
-inline constexpr int kVerbCount = 21;
+inline constexpr int kVerbCount = 23;
 inline constexpr int kVerbBytes = 4;
 inline constexpr size_t kVerbsMax = 200;
 

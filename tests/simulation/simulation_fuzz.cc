@@ -7,7 +7,7 @@ namespace kvtier::fuzz {
 namespace {
 
 absl::Status Play(absl::string_view input, Played* played) {
-  return simulation::Simulation().Play(input, played);
+  return simulation::Simulation(input).Play(played);
 }
 
 }  // namespace
