@@ -5,6 +5,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
+#include "absl/strings/strip.h"
 #include "client/cli/format.h"
 
 namespace kvtier::cli {
@@ -20,8 +21,9 @@ std::string HitRate(const v1::Window& window) {
 
 std::string PoolLine(const v1::PoolStats& pool) {
   const double total = static_cast<double>(std::max<int64_t>(pool.total_bytes(), 1));
-  std::string state = v1::PoolState_Name(pool.state());
-  state = state.substr(std::string("POOL_STATE_").size());
+  // A newer daemon may have more states than this program knows.
+  absl::string_view state = v1::PoolState_Name(pool.state());
+  absl::ConsumePrefix(&state, "POOL_STATE_");
   return absl::StrFormat(
       "pool     %s of %s used (%s), largest free piece %s, %s%s\n", Bytes(pool.used_bytes()),
       Bytes(pool.total_bytes()), Percent(true, static_cast<double>(pool.used_bytes()) / total),
