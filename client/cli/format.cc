@@ -14,7 +14,7 @@ namespace {
 std::string ThreeDigits(double value) {
   if (value == std::floor(value) && value < 1000) return absl::StrFormat("%.0f", value);
   if (value < 10) return absl::StrFormat("%.2f", value);
-  return absl::StrFormat(value < 100 ? "%.1f" : "%.0f", value);
+  return value < 100 ? absl::StrFormat("%.1f", value) : absl::StrFormat("%.0f", value);
 }
 
 }  // namespace
