@@ -62,6 +62,7 @@ class Reader {
     const int64_t version = header.Word();
     const int64_t body_bytes = header.Word();
     const int64_t checksum = header.Word();
+    if (!header.ok_) return absl::DataLossError("its header is cut off");
     if (version != kVersion) {
       return absl::FailedPreconditionError(
           absl::StrCat("it is of version ", version, ", and this daemon knows ", kVersion));
@@ -92,7 +93,8 @@ class Reader {
   // A number of things that take a word each at least.
   int64_t Count() {
     const int64_t count = Word();
-    if (count >= 0 && Has(count * static_cast<int64_t>(sizeof(int64_t)))) return count;
+    const auto count_max = static_cast<int64_t>(bytes_.size() / sizeof(int64_t));
+    if (ok_ && count >= 0 && count <= count_max) return count;
     ok_ = false;
     return 0;
   }
