@@ -76,16 +76,15 @@ grpc::ServerUnaryReactor* AdminService::GetStats(grpc::CallbackServerContext* ca
 grpc::ServerWriteReactor<v1::GetStatsResponse>* AdminService::WatchStats(
     grpc::CallbackServerContext* call, const v1::WatchStatsRequest* request) {
   const CallRecord record = {context_->call_log, call, "WatchStats"};
-  absl::StatusOr<absl::Duration> interval = IntervalOf(*request);
-  absl::Status allowed = context_->access->CheckRole(*call, "WatchStats", Role::kViewer);
-  if (!allowed.ok()) interval = std::move(allowed);
-  if (!interval.ok()) {
-    return NewWatchStatsCall(
-        record, kWatchIntervalDefault,
-        [status = interval.status()]() -> absl::StatusOr<v1::GetStatsResponse> { return status; });
-  }
-  return NewWatchStatsCall(record, *interval,
-                           [this, cache = request->cache()] { return ReadStats(cache); });
+  const absl::StatusOr<absl::Duration> interval = IntervalOf(*request);
+  // With each answer, because a stream may outlive the role that it was opened with.
+  const auto read = [this, call, valid = interval.status(),
+                     cache = request->cache()]() -> absl::StatusOr<v1::GetStatsResponse> {
+    KVTIER_RETURN_IF_ERROR(context_->access->CheckRole(*call, "WatchStats", Role::kViewer));
+    KVTIER_RETURN_IF_ERROR(valid);
+    return ReadStats(cache);
+  };
+  return NewWatchStatsCall(record, interval.value_or(kWatchIntervalDefault), read);
 }
 
 grpc::ServerUnaryReactor* AdminService::ListCaches(grpc::CallbackServerContext* call,

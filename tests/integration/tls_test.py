@@ -100,10 +100,18 @@ class Roles(Tls):
         daemon = self.start()
         viewer = self.client(daemon, self.viewer)
         viewer.call(ADMIN + "GetNodeInfo")
+        watch = viewer.stream(ADMIN + "WatchStats", {"interval": "0.1s"}, timeout=PATIENCE_SECONDS)
+        next(watch)
         self.configure(tls_viewers=[])
         daemon.process.send_signal(signal.SIGHUP)
         daemon.wait_for_event("config_reloaded")
         self.expect_denied(viewer, "GetNodeInfo", "viewer", "watch.example")
+        # What is open already ends with its next answer.
+        with self.assertRaises(grpc.RpcError):
+            for _ in watch:
+                pass
+        error = viewer.error_of(watch)
+        self.assertEqual((error.code, error.reason), ("PERMISSION_DENIED", "ACCESS_DENIED"))
 
 
 class Handshake(Tls):
