@@ -49,7 +49,12 @@ absl::Status Denied(absl::string_view message, absl::string_view needs, ErrorMet
 
 }  // namespace
 
+AccessControl::AccessControl(PeerTable* peers, AccessRules rules) : peers_(peers) {
+  SetRules(std::move(rules));
+}
+
 void AccessControl::SetRules(AccessRules rules) {
+  peers_->SetOperators(rules.operator_uids);
   MutexLock lock(&mutex_);
   rules_ = std::move(rules);
 }

@@ -35,10 +35,9 @@ struct AccessRules {
 class AccessControl {
  public:
   // `peers` must outlive it.
-  AccessControl(const PeerTable* peers, AccessRules rules)
-      : peers_(peers), rules_(std::move(rules)) {}
+  AccessControl(PeerTable* peers, AccessRules rules);
 
-  // From now on; who is connected stays.
+  // From now on; who is connected stays. Tells `peers` who the operators are.
   void SetRules(AccessRules rules);
 
   bool MayConnect(const Peer& peer) const;
@@ -59,7 +58,7 @@ class AccessControl {
   Caller CallerOf(const grpc::CallbackServerContext& call) const;
   Role RoleOf(const Caller& caller) const;
 
-  const PeerTable* const peers_;
+  PeerTable* const peers_;
   mutable Mutex mutex_;  // rank: a leaf
   AccessRules rules_ KVTIER_GUARDED_BY(mutex_);
 };

@@ -17,7 +17,7 @@ enum class Refusal {
   kCrowded,        // gave way to another, before it had finished them
   kNotHttp2,       // its first words are others
   kFull,           // as many are served as may be
-  kProcessFull,    // as many of one process are served as may be
+  kProcessFull,    // as many of one process, or of a user's in containers, are served as may be
   kNoDescriptors,  // the process, or the machine, has none left
   kUnread,         // did not read its answers
 };

@@ -16,7 +16,8 @@ namespace {
 
 // A session, and as many tools beside it as there are sessions.
 constexpr size_t kConnectionsMax = 2 * kSessionsMax;
-// A process that has every session of the node for itself.
+// A process that has every session of the node for itself; or a user's processes in containers,
+// which the kernel does not tell apart.
 constexpr size_t kConnectionsPerProcessMax = kSessionsMax;
 // For operators: a few tools and probes.
 constexpr size_t kConnectionsReserved = 32;

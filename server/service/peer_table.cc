@@ -5,6 +5,7 @@
 #include <sys/stat.h>
 
 #include <algorithm>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/numbers.h"
@@ -34,6 +35,11 @@ std::vector<int32_t> GroupsOf(int fd, gid_t gid) {
   return gids;
 }
 
+// A process that the kernel does not name counts as all of its user's that it does not name.
+bool IsSameProcess(const Peer& a, const Peer& b) {
+  return a.pid == b.pid && (a.pid >= 0 || a.uid == b.uid);
+}
+
 // The number in a name like "fd:17"; -1 in others.
 int FdOf(absl::string_view name) {
   int fd = -1;
@@ -54,8 +60,13 @@ Peer PeerOf(int fd) {
           .gids = GroupsOf(fd, credentials.gid)};
 }
 
-std::optional<Refusal> PeerTable::Add(int fd) {
-  const Entry entry = {.peer = PeerOf(fd), .inode = InodeOf(fd)};
+void PeerTable::SetOperators(std::vector<int32_t> uids) {
+  MutexLock lock(&mutex_);
+  operators_ = std::move(uids);
+}
+
+std::optional<Refusal> PeerTable::Add(int fd, Peer peer) {
+  const Entry entry = {.peer = std::move(peer), .inode = InodeOf(fd)};
   MutexLock lock(&mutex_);
   // The number was given out anew, so that what is noted there has ended.
   entries_.erase(fd);
@@ -68,14 +79,19 @@ std::optional<Refusal> PeerTable::Add(int fd) {
   return refusal;
 }
 
+bool PeerTable::IsOperator(int32_t uid) const {
+  return uid == 0 || uid == limits_.operator_uid ||
+         std::find(operators_.begin(), operators_.end(), uid) != operators_.end();
+}
+
 std::optional<Refusal> PeerTable::Check(const Peer& peer) const {
-  const bool is_operator = peer.uid == 0 || peer.uid == limits_.operator_uid;
-  const size_t places = limits_.connections_max - (is_operator ? 0 : limits_.reserved);
+  const size_t places = limits_.connections_max - (IsOperator(peer.uid) ? 0 : limits_.reserved);
   if (entries_.size() >= places) return Refusal::kFull;
-  if (peer.pid < 0) return std::nullopt;
+  // Over TCP nobody knows whose it is.
+  if (peer.pid < 0 && peer.uid == Peer().uid) return std::nullopt;
   const auto of_process =
       static_cast<size_t>(std::count_if(entries_.begin(), entries_.end(), [&](const auto& entry) {
-        return entry.second.peer.pid == peer.pid;
+        return IsSameProcess(entry.second.peer, peer);
       }));
   if (of_process >= limits_.per_process_max) return Refusal::kProcessFull;
   return std::nullopt;

@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "absl/container/flat_hash_map.h"
 #include "absl/strings/string_view.h"
@@ -22,12 +23,17 @@ inline constexpr absl::string_view kLocalPeerPrefix = "fd:";
 // How many connections are served at a time.
 struct PeerLimits {
   size_t connections_max = 0;
-  size_t per_process_max = 0;  // where the kernel names the process
-  // Of connections_max: for this user and root alone, so that there is a way in for operators when
+  // Where the kernel does not name the process (one of another PID namespace: a container): of all
+  // such processes of its user together.
+  size_t per_process_max = 0;
+  // Of connections_max: for this user, root and operators alone, so that there is a way in when
   // workers, or others, have taken all the rest.
   size_t reserved = 0;
   int32_t operator_uid = -1;
 };
+
+// The peer of a connected Unix socket, as the kernel says it; {-1, -1} of another socket.
+Peer PeerOf(int fd);
 
 // The daemon accepts connections itself and hands them to gRPC, which names them "fd:17" in
 // ServerContext::peer(). gRPC does not say when a connection ends; its entry is dropped when the
@@ -36,8 +42,12 @@ class PeerTable {
  public:
   explicit PeerTable(const PeerLimits& limits) : limits_(limits) {}
 
+  // From now on: who may use the reserved places, beside those of the limits.
+  void SetOperators(std::vector<int32_t> uids);
+
   // Notes the peer of a connection that is about to be served; or why it must not be.
-  std::optional<Refusal> Add(int fd);
+  std::optional<Refusal> Add(int fd) { return Add(fd, PeerOf(fd)); }
+  std::optional<Refusal> Add(int fd, Peer peer);
   // `name` as ServerContext::peer() says it; {-1, -1} for connections that are not ours (TCP).
   Peer Find(absl::string_view name) const;
   // Ends the connection of that name, as if its peer had: all its calls are cancelled. False if it
@@ -54,14 +64,13 @@ class PeerTable {
     ino_t inode = 0;  // of the socket: tells whether the number is still this connection
   };
   void DropEnded() KVTIER_REQUIRES(mutex_);
+  bool IsOperator(int32_t uid) const KVTIER_REQUIRES(mutex_);
   std::optional<Refusal> Check(const Peer& peer) const KVTIER_REQUIRES(mutex_);
 
   const PeerLimits limits_;
   mutable Mutex mutex_;  // rank: a leaf
+  std::vector<int32_t> operators_ KVTIER_GUARDED_BY(mutex_);
   absl::flat_hash_map<int, Entry> entries_ KVTIER_GUARDED_BY(mutex_);
 };
-
-// The peer of a connected Unix socket, as the kernel says it; {-1, -1} of another socket.
-Peer PeerOf(int fd);
 
 }  // namespace kvtier

@@ -62,6 +62,39 @@ TEST(PeerTable, TheLastPlacesAreForOperators) {
   EXPECT_THAT(of_others.Add(connections[1].first.get()), Optional(Refusal::kFull));
 }
 
+TEST(PeerTable, ProcessesWithoutANameCountByTheirUser) {
+  PeerTable table({.connections_max = 8, .per_process_max = 2});
+  std::vector<std::pair<UniqueFd, UniqueFd>> connections;
+  for (int i = 0; i < 8; ++i) connections.push_back(NewConnection());
+  const auto add = [&](int i, pid_t pid, int32_t uid) {
+    return table.Add(connections[i].first.get(), {.pid = pid, .uid = uid});
+  };
+  EXPECT_EQ(add(0, -1, 1000), std::nullopt);
+  EXPECT_EQ(add(1, -1, 1000), std::nullopt);
+  EXPECT_THAT(add(2, -1, 1000), Optional(Refusal::kProcessFull));
+  // Others have theirs, and so has a process of that user that the kernel names.
+  EXPECT_EQ(add(3, -1, 1001), std::nullopt);
+  EXPECT_EQ(add(4, 17, 1000), std::nullopt);
+  // Over TCP there are neither.
+  for (int i = 5; i < 8; ++i) EXPECT_EQ(add(i, -1, -1), std::nullopt);
+}
+
+TEST(PeerTable, WhoIsMadeAnOperatorGetsTheLastPlaces) {
+  PeerTable table({.connections_max = 3, .per_process_max = 3, .reserved = 2, .operator_uid = 1});
+  std::vector<std::pair<UniqueFd, UniqueFd>> connections;
+  for (int i = 0; i < 4; ++i) connections.push_back(NewConnection());
+  const auto add = [&](int i, int32_t uid) {
+    return table.Add(connections[i].first.get(), {.pid = 17 + i, .uid = uid});
+  };
+  EXPECT_EQ(add(0, 1000), std::nullopt);
+  EXPECT_THAT(add(1, 1001), Optional(Refusal::kFull));
+  table.SetOperators({1001});
+  EXPECT_EQ(add(1, 1001), std::nullopt);
+  table.SetOperators({});
+  EXPECT_THAT(add(2, 1001), Optional(Refusal::kFull));
+  EXPECT_EQ(add(2, 0), std::nullopt);
+}
+
 TEST(PeerTable, EndsAConnection) {
   PeerTable table({.connections_max = 4, .per_process_max = 4});
   auto [ours, theirs] = NewConnection();
