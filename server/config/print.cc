@@ -43,7 +43,7 @@ std::string SchemaOf(const Setting& setting) {
     case Kind::kText:
       return R"("type": "string")";
     case Kind::kTexts:
-      return R"("type": "array", "items": {"type": "string"})";
+      return R"("type": "array", "items": {"type": "string", "minLength": 1})";
     case Kind::kSwitch:
       return R"("type": "boolean")";
     case Kind::kNumber:

@@ -254,7 +254,12 @@ absl::Status CheckText(const Setting& setting, const std::string& text) {
   bool good = true;
   switch (setting.kind) {
     case Kind::kText:
+      break;
     case Kind::kTexts:
+      // An address or a name: an empty one is a mistake, and no certificate may match it.
+      if (absl::StripAsciiWhitespace(text).empty()) {
+        return absl::InvalidArgumentError(absl::StrCat(setting.name, ": an item is empty"));
+      }
       break;
     case Kind::kSwitch:
       good = text == "true" || text == "false";

@@ -95,6 +95,16 @@ TEST(Settings, ValuesOutOfRangeAreRefused) {
   EXPECT_TRUE(Takes("tcp", ""));
 }
 
+TEST(Settings, AnEmptyItemIsRefused) {
+  for (const char* name : {"tcp", "tls_viewers", "tls_operators"}) {
+    for (const char* items : {"['']", "[a, \"\"]", "[' ']"}) {
+      EXPECT_EQ(SettingValues().SetFromFile("f", absl::StrCat(name, ": ", items)).message(),
+                absl::StrCat("f:1: ", name, ": an item is empty"));
+    }
+    EXPECT_TRUE(SettingValues().SetFromFile("f", absl::StrCat(name, ": []")).ok());
+  }
+}
+
 TEST(Settings, ARefusalSaysWhereAndWhatItMayBe) {
   SettingValues values;
   EXPECT_EQ(values.SetFromText("backend", "gpu", "KVTIERD_BACKEND").message(),

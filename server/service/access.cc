@@ -39,7 +39,10 @@ std::vector<std::string> PropertiesOf(const grpc::AuthContext& context, const ch
 std::vector<std::string> CertificateNames(const grpc::AuthContext& context) {
   if (!context.IsPeerAuthenticated()) return {};
   std::vector<std::string> names = PropertiesOf(context, GRPC_X509_SAN_PROPERTY_NAME);
-  return names.empty() ? PropertiesOf(context, GRPC_X509_CN_PROPERTY_NAME) : names;
+  if (names.empty()) names = PropertiesOf(context, GRPC_X509_CN_PROPERTY_NAME);
+  // An empty one names nobody.
+  names.erase(std::remove(names.begin(), names.end(), std::string()), names.end());
+  return names;
 }
 
 absl::Status Denied(absl::string_view message, absl::string_view needs, ErrorMetadata metadata) {
@@ -49,7 +52,8 @@ absl::Status Denied(absl::string_view message, absl::string_view needs, ErrorMet
 
 }  // namespace
 
-AccessControl::AccessControl(PeerTable* peers, AccessRules rules) : peers_(peers) {
+AccessControl::AccessControl(PeerTable* peers, AccessRules rules, bool tls)
+    : peers_(peers), tls_(tls) {
   SetRules(std::move(rules));
 }
 
@@ -87,8 +91,9 @@ Role AccessControl::RoleOf(const Caller& caller) const {
     }
     return IsIn(rules_.viewer_uids, uid) ? Role::kViewer : Role::kNone;
   }
-  // Without TLS: whoever can reach the address, which an operator opened for that.
-  if (caller.names.empty()) return Role::kViewer;
+  // Whoever can reach the address, which an operator opened for that. Not to be told by the names:
+  // a certificate may have none, and then gRPC does not even call its owner authenticated.
+  if (!tls_) return Role::kViewer;
   if (AreAnyIn(rules_.tls_operators, caller.names)) return Role::kOperator;
   return AreAnyIn(rules_.tls_viewers, caller.names) ? Role::kViewer : Role::kNone;
 }
@@ -117,7 +122,7 @@ absl::Status AccessControl::CheckRole(const grpc::CallbackServerContext& call,
                      " is not in the daemon's --operator_uids", view ? " or --viewer_uids" : ""),
         needs, {{"uid", absl::StrCat(caller.peer.uid)}});
   }
-  if (caller.names.empty()) {
+  if (!tls_) {
     return Denied(absl::StrCat(what, ", and over TCP without TLS nobody is one"), needs, {});
   }
   const std::string names = absl::StrJoin(caller.names, ",");

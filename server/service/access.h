@@ -34,8 +34,8 @@ struct AccessRules {
 // Thread-safe.
 class AccessControl {
  public:
-  // `peers` must outlive it.
-  AccessControl(PeerTable* peers, AccessRules rules);
+  // `peers` must outlive it. `tls`: who comes over TCP shows a certificate.
+  AccessControl(PeerTable* peers, AccessRules rules, bool tls);
 
   // From now on; who is connected stays. Tells `peers` who the operators are.
   void SetRules(AccessRules rules);
@@ -53,12 +53,13 @@ class AccessControl {
   struct Caller {
     bool is_local = false;           // over the Unix socket
     Peer peer;                       // if it is
-    std::vector<std::string> names;  // of its certificate; none without one
+    std::vector<std::string> names;  // of its certificate, if that has any
   };
   Caller CallerOf(const grpc::CallbackServerContext& call) const;
   Role RoleOf(const Caller& caller) const;
 
   PeerTable* const peers_;
+  const bool tls_;
   mutable Mutex mutex_;  // rank: a leaf
   AccessRules rules_ KVTIER_GUARDED_BY(mutex_);
 };

@@ -80,7 +80,7 @@ class Server::Impl {
         unread_answers_(std::make_shared<UnreadAnswers>(UnreadAnswers::Limits(), parts.clock)),
         deaf_clients_(unread_answers_.get(), &connections_, parts.node, parts.clock, parts.log),
         readiness_(parts.node, parts.pool, parts.backend, &connections_.counts(), parts.log),
-        access_(&connections_.peers(), options_.rules) {}
+        access_(&connections_.peers(), options_.rules, options_.tls.given()) {}
   ~Impl() { Shutdown(absl::ZeroDuration()); }
 
   absl::Status Start();

@@ -26,13 +26,13 @@ class Authority:
                  "-subj", "/CN=" + name, "-days", _DAYS, "-keyout", self._key, "-out",
                  self.certificate)
 
-    def issue(self, name, names=(), common_name=None):
-        """The paths of a certificate and its key."""
+    def issue(self, name, names=(), common_name=None, subject=None):
+        """The paths of a certificate and its key. `subject`: instead of a common name."""
         path = os.path.join(self._folder, name)
         with open(path + ".ext", "w") as file:
             file.write("subjectAltName=%s\n" % ",".join(names) if names else "")
         _openssl("req", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes", "-subj",
-                 "/CN=" + (common_name or name), "-keyout", path + ".key", "-out", path + ".csr")
+                 subject or "/CN=" + (common_name or name), "-keyout", path + ".key", "-out", path + ".csr")
         _openssl("x509", "-req", "-in", path + ".csr", "-CA", self.certificate, "-CAkey", self._key,
                  "-CAcreateserial", "-days", _DAYS, "-extfile", path + ".ext", "-out",
                  path + ".crt.new")

@@ -89,6 +89,13 @@ class Roles(Tls):
         false = self.client(daemon, self.ca.issue("false", ["DNS:false.example"], "watch.example"))
         self.expect_denied(false, "GetStats", "viewer", "false.example")
 
+    def test_a_certificate_without_names_has_no_role(self):
+        daemon = self.start()
+        nameless = self.client(daemon, self.ca.issue("nameless", subject="/O=somebody"))
+        self.expect_denied(nameless, "GetStats", "viewer", "")
+        self.expect_denied(nameless, "Drain", "operator", "")
+        self.assertEqual(daemon.health(client=nameless), "SERVING")
+
     def test_workers_do_not_come_over_tcp(self):
         daemon = self.start()
         with self.assertRaises(CallError) as caught:
