@@ -277,6 +277,11 @@ absl::Status CheckAssignBlocks(const v1::AssignBlocksRequest& request) {
     return FieldInvalid("count", "0", "at least 1 where no blocks are shared");
   }
   KVTIER_RETURN_IF_ERROR(CheckCount("shared_block_ids", shared, 0, wire::kBlocksPerCallMax));
+  // Both are in the answer.
+  if (const int64_t most = wire::kBlocksPerCallMax - shared; request.count() > most) {
+    return FieldInvalid("count", absl::StrCat(request.count()),
+                        absl::StrCat("at most ", most, " with ", shared, " shared blocks"));
+  }
   if (request.block_tags_size() != 0 && request.block_tags_size() != request.count()) {
     return FieldInvalid("block_tags", absl::StrCat(request.block_tags_size(), " entries long"),
                         absl::StrCat("empty or one for each of ", request.count(), " new blocks"));

@@ -1,10 +1,12 @@
 #include "server/service/kv_tier_service.h"
 
+#include <algorithm>
 #include <cstdint>
 #include <memory>
 #include <utility>
 #include <vector>
 
+#include "proto/support/wire_limits.h"
 #include "server/core/status_macros.h"
 #include "server/service/call_deadline.h"
 #include "server/service/from_proto.h"
@@ -19,6 +21,18 @@ namespace {
 template <typename Field>
 std::vector<int32_t> VectorOf(const Field& field) {
   return {field.begin(), field.end()};
+}
+
+// Of a few blocks the answer is no larger than others, which take no place either.
+constexpr int64_t kBlocksWithoutPlaceMax = 512;
+
+// 0 where it takes no place. In memory and as it is sent: of each block its id and its generation.
+int64_t AnswerBytesMax(const v1::AssignBlocksRequest& request) {
+  constexpr int64_t kBlockBytes = 2 * (int64_t{sizeof(int32_t)} + wire::kVarintBytesMax);
+  // More are refused.
+  const int64_t blocks =
+      std::min(int64_t{request.count()} + request.shared_block_ids_size(), wire::kBlocksPerCallMax);
+  return blocks > kBlocksWithoutPlaceMax ? blocks * kBlockBytes : 0;
 }
 
 }  // namespace
@@ -42,19 +56,31 @@ absl::Status KvTierService::CheckStart(const grpc::CallbackServerContext& contex
 
 grpc::ServerUnaryReactor* KvTierService::RunControl(grpc::CallbackServerContext* context,
                                                     const char* name, const std::string& session_id,
-                                                    const std::string& cache, ControlVerb verb) {
+                                                    const std::string& cache, ControlVerb verb,
+                                                    int64_t answer_bytes_max) {
   auto* call = new UnaryCall(context_->open_calls, {context_->call_log, context, name},
                              UnaryCall::OnCancellation::kTell);
   const absl::Time deadline = DeadlineOf(*context, *clock_);
-  const auto run = [this, answer = call->answer(), deadline, verb = std::move(verb)] {
+  absl::Status status = CheckStart(*context, session_id, deadline);
+  std::shared_ptr<UnreadAnswers::Place> place;
+  if (status.ok() && answer_bytes_max > 0) {
+    auto taken = context_->unread_answers->Take(context->peer(), session_id, answer_bytes_max);
+    status = taken.status();
+    if (taken.ok()) place = *std::move(taken);
+    call->Hold(place);
+  }
+  auto run = [this, answer = call->answer(), deadline, verb = std::move(verb),
+              place = std::move(place)]() mutable {
     absl::Status status = CheckNotExpired(deadline, *clock_);
     // Nobody is there to hear of it: whatever it would have changed stays as it was.
     if (answer->cancelled()) status = absl::CancelledError("the call was cancelled");
     if (status.ok()) status = verb(deadline);
+    if (place != nullptr) place->SetReady();
+    // The call may be over before `Finish` returns; then the place is free again.
+    place.reset();
     answer->Finish(ToWire(status));
   };
-  absl::Status status = CheckStart(*context, session_id, deadline);
-  if (status.ok()) status = executor_->Submit(cache, run);
+  if (status.ok()) status = executor_->Submit(cache, std::move(run));
   if (!status.ok()) call->answer()->Finish(ToWire(status));
   return call;
 }
@@ -197,7 +223,8 @@ grpc::ServerUnaryReactor* KvTierService::AssignBlocks(grpc::CallbackServerContex
                                 {request->block_tags().begin(), request->block_tags().end()}));
         *response = ToProto(result);
         return absl::OkStatus();
-      });
+      },
+      AnswerBytesMax(*request));
 }
 
 grpc::ServerUnaryReactor* KvTierService::ListKeptBlocks(grpc::CallbackServerContext* context,

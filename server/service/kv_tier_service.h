@@ -76,11 +76,12 @@ class KvTierService final : public v1::KvTier::CallbackService {
   // May a call that has its entry in open_calls begin?
   absl::Status CheckStart(const grpc::CallbackServerContext& context, const std::string& session_id,
                           absl::Time deadline) const;
-  // Fills the response; may wait until the deadline.
+  // Fills the response; may wait until the deadline. `answer_bytes_max`: of an answer that may be
+  // so large that it takes a place, 0 of others.
   using ControlVerb = std::function<absl::Status(absl::Time deadline)>;
   grpc::ServerUnaryReactor* RunControl(grpc::CallbackServerContext* context, const char* name,
                                        const std::string& session_id, const std::string& cache,
-                                       ControlVerb verb);
+                                       ControlVerb verb, int64_t answer_bytes_max = 0);
   // Calls `start(deadline, done)` unless the deadline has passed.
   template <typename Response, typename Start>
   grpc::ServerUnaryReactor* RunData(grpc::CallbackServerContext* context, const char* name,

@@ -77,7 +77,7 @@ class Server::Impl {
         parts_(parts),
         call_log_(parts.log),
         connections_(parts.log),
-        unread_answers_(std::make_shared<UnreadAnswers>(UnreadAnswers::Limits(), parts.clock)),
+        unread_answers_(std::make_shared<UnreadAnswers>(options_.unread_answers, parts.clock)),
         deaf_clients_(unread_answers_.get(), &connections_, parts.node, parts.clock, parts.log),
         readiness_(parts.node, parts.pool, parts.backend, &connections_.counts(), parts.log),
         access_(&connections_.peers(), options_.rules, options_.tls.given()) {}

@@ -32,6 +32,7 @@
 #include "server/service/log.h"
 #include "server/service/tcp_credentials.h"
 #include "server/service/unix_socket.h"
+#include "server/service/unread_answers.h"
 #include "server/session/node.h"
 
 namespace kvtier {
@@ -47,6 +48,8 @@ struct ServerOptions {
   AccessRules rules;  // whom of those who reach it the server answers
   // "host:port" where Prometheus scrapes; port 0: any. Empty: nowhere.
   std::string metrics_address;
+  // How much may wait for clients that do not read.
+  UnreadAnswers::Limits unread_answers;
   int32_t control_threads = kControlThreads;
   int32_t control_queue_max = kControlQueueMax;
 };

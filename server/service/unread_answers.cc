@@ -13,7 +13,7 @@ absl::Status NoPlace(absl::string_view whose, int64_t used, int64_t limit) {
   return MakeRetryableError(
       absl::StatusCode::kResourceExhausted, "LIMIT_REACHED",
       absl::StrCat("answers of ", used, " bytes wait to be read ", whose, ", at most ", limit,
-                   ": read them, or use the step buffers"),
+                   ": read them; steps can leave their results in the step buffers"),
       kRetryDelay, {{"limit", absl::StrCat(limit)}});
 }
 

@@ -4,6 +4,7 @@
 #include <thread>
 
 #include "gmock/gmock.h"
+#include "grpcpp/generic/generic_stub.h"
 #include "gtest/gtest.h"
 #include "server/service/service_fixture.h"
 #include "server/service/unread_answers.h"
@@ -86,6 +87,83 @@ TEST_F(UnreadAnswersServerTest, WhoReadsIsNeverHeldBack) {
   writer.join();
   EXPECT_TRUE(steps->Finish().ok());
   EXPECT_EQ(answers, kSteps);
+}
+
+// Its answer to many blocks is larger than what is sent to who does not read.
+class AssignServerTest : public ServiceFixture {
+ protected:
+  static constexpr int32_t kBlocks = 60000;
+
+  AssignServerTest() { server_options_.unread_answers.bytes_max = 3 << 19; }
+
+  void AttachMany(const ClientSession& session) {
+    v1::AttachCacheRequest request;
+    v1::AttachCacheResponse response;
+    request.set_session_id(session.id());
+    request.set_cache("kv");
+    *request.mutable_layout() = SmallLayout();
+    request.mutable_layout()->set_block_size(1);
+    request.mutable_layout()->set_block_count(2 * kBlocks);
+    request.mutable_layout()->mutable_groups(0)->mutable_layers(0)->set_row_bytes(16);
+    ASSERT_TRUE(Call(stub(), &v1::KvTier::Stub::AttachCache, request, &response).ok());
+  }
+
+  static v1::AssignBlocksRequest Many(const ClientSession& session) {
+    v1::AssignBlocksRequest request;
+    request.set_session_id(session.id());
+    request.set_cache("kv");
+    request.set_request_id("r");
+    request.set_count(kBlocks);
+    return request;
+  }
+};
+
+TEST_F(AssignServerTest, WhoReadsNoBlocksGetsNoMore) {
+  ClientSession session(stub(), "deaf");
+  ASSERT_NO_FATAL_FAILURE(AttachMany(session));
+  Admit(session);
+  const std::shared_ptr<grpc::Channel> channel = NewChannel();
+  // A call whose answer waits for as long as nothing is read.
+  grpc::GenericStub unread(channel);
+  grpc::ClientContext context;
+  SetPatience(&context);
+  grpc::CompletionQueue queue;
+  const auto next = [&queue] {
+    void* tag = nullptr;
+    bool ok = false;
+    return queue.Next(&tag, &ok) && ok;
+  };
+  const auto call = unread.PrepareCall(&context, "/kvtier.v1.KvTier/AssignBlocks", &queue);
+  call->StartCall(nullptr);
+  ASSERT_TRUE(next());
+  const grpc::Slice words(Many(session).SerializeAsString());
+  call->Write(grpc::ByteBuffer(&words, 1), grpc::WriteOptions().set_last_message(), nullptr);
+  ASSERT_TRUE(next());
+  WaitUntil([&] { return Stats().caches(0).blocks_free() == kBlocks; });
+
+  const auto stub_of_same = v1::KvTier::NewStub(channel);
+  v1::AssignBlocksResponse response;
+  const auto ask = [&](const v1::AssignBlocksRequest& request) {
+    return Call(stub_of_same.get(), &v1::KvTier::Stub::AssignBlocks, request, &response);
+  };
+  EXPECT_TRUE(
+      IsWireError(ask(Many(session)), grpc::StatusCode::RESOURCE_EXHAUSTED, "LIMIT_REACHED"));
+  EXPECT_EQ(Stats().caches(0).blocks_free(), kBlocks) << "refused before anything is done";
+  // A few are no larger than any other answer.
+  Assign(session, 1);
+  // Once it is read there is room again.
+  grpc::ByteBuffer answer;
+  call->Read(&answer, nullptr);
+  ASSERT_TRUE(next());
+  EXPECT_GT(answer.Length(), size_t{kBlocks} * 2);
+  grpc::Status status;
+  call->Finish(&status, nullptr);
+  ASSERT_TRUE(next());
+  EXPECT_TRUE(status.ok()) << status.error_message();
+  v1::AssignBlocksRequest rest = Many(session);
+  rest.set_count(kBlocks - 1);
+  WaitUntil([&] { return ask(rest).ok(); });
+  queue.Shutdown();
 }
 
 }  // namespace

@@ -282,8 +282,8 @@ class Blocks(Errors):
         with self.blocks_exhausted("1", "0"):
             self.assign(1, "s")
         # Never to be had, whoever frees what.
-        with self.blocks_exhausted(str(2**31 - 1), "0", retry=False):
-            self.assign(2**31 - 1, "s")
+        with self.blocks_exhausted("9", "0", retry=False):
+            self.assign(9, "s")
         self.assertEqual(self.free([0, 1]), 2)
         self.assertEqual(sorted(self.assign(2, "s")), [0, 1])
 
@@ -326,6 +326,19 @@ class Blocks(Errors):
             self.assign(0)
         with self.field_invalid("count", "-1", "at least 0"):
             self.assign(-1)
+
+    def test_more_than_an_answer_may_have(self):
+        most = 2**21
+        with self.field_invalid("count", str(most + 1), "at most %d with 0 shared blocks" % most):
+            self.assign(most + 1)
+        with self.field_invalid("count", str(2**31 - 1), "at most %d with 0 shared blocks" % most):
+            self.assign(2**31 - 1)
+        with self.blocks_exhausted(str(most), "8", retry=False):
+            self.assign(most)
+        self.assertEqual(self.assign(1), [0])
+        with self.field_invalid("count", str(most), "at most %d with 1 shared blocks" % (most - 1)):
+            self.session.call("AssignBlocks", {
+                **CACHE, "request_id": "r", "count": most, "shared_block_ids": [0]})
 
     def test_a_shared_block_of_an_earlier_tenant(self):
         self.assign(1)
