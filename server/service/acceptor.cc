@@ -24,8 +24,16 @@ constexpr int kTickMilliseconds = 250, kRestMilliseconds = 50;
 constexpr int kAcceptsPerTurn = 64;
 constexpr int kEventsPerTurn = 64;
 
-// What an epoll event is about: the wakeup, a door, or one who waits.
+// What an epoll event is about: the wakeup, a door, or one who waits. Of the latter the descriptor
+// and, above the kind, a sequence number: an event may be of one who had to go earlier in the same
+// turn, and whose descriptor another has got since.
 constexpr uint64_t kWakeupTag = 0, kDoorTag = uint64_t{1} << 32, kWaitingTag = uint64_t{2} << 32;
+constexpr int kSequenceShift = 34;
+constexpr uint32_t kSequenceMask = (uint32_t{1} << (64 - kSequenceShift)) - 1;
+
+uint64_t WaitingTagOf(int fd, uint32_t sequence) {
+  return uint64_t{sequence} << kSequenceShift | kWaitingTag | static_cast<uint32_t>(fd);
+}
 
 bool Watch(int epoll, int operation, int fd, uint32_t events, uint64_t tag) {
   epoll_event event = {.events = events, .data = {.u64 = tag}};
@@ -74,12 +82,11 @@ void Acceptor::Run() {
     const int ready = epoll_wait(epoll_.get(), events, kEventsPerTurn, timeout);
     for (int i = 0; i < ready; ++i) {
       const uint64_t tag = events[i].data.u64;
-      const auto number = static_cast<uint32_t>(tag);
       if (tag == kWakeupTag) return;
       if ((tag & kWaitingTag) != 0) {
-        Hear(static_cast<int>(number), (events[i].events & (EPOLLHUP | EPOLLRDHUP)) != 0);
+        HearOf(tag, events[i].events);
       } else {
-        AcceptSome(number);
+        AcceptSome(static_cast<uint32_t>(tag));
       }
     }
     for (const WaitingRoom::Waiting& late : room_.SendAwayLate(clock_->Now())) {
@@ -131,12 +138,15 @@ void Acceptor::AcceptSome(size_t door) {
 
 void Acceptor::Greet(size_t door, UniqueFd connection) {
   const int fd = connection.get();
-  WaitingRoom::Waiting waiting = {
-      .fd = std::move(connection), .peer = PeerOf(fd), .door = door, .since = clock_->Now()};
+  WaitingRoom::Waiting waiting = {.fd = std::move(connection),
+                                  .peer = PeerOf(fd),
+                                  .door = door,
+                                  .sequence = next_sequence_++ & kSequenceMask,
+                                  .since = clock_->Now()};
   // Told of each arrival once, so that half a preface keeps nobody busy. What has come already is
   // an arrival.
   if (!Watch(epoll_.get(), EPOLL_CTL_ADD, fd, EPOLLIN | EPOLLRDHUP | EPOLLET,
-             kWaitingTag | static_cast<uint32_t>(fd))) {
+             WaitingTagOf(fd, waiting.sequence))) {
     End(waiting, Refusal::kNoDescriptors);
     return;
   }
@@ -157,9 +167,15 @@ bool Acceptor::SendOneAway() {
   return true;
 }
 
+void Acceptor::HearOf(uint64_t tag, uint32_t events) {
+  const auto fd = static_cast<int>(static_cast<uint32_t>(tag));
+  const WaitingRoom::Waiting* const waiting = room_.Find(fd);
+  // It may have had to go earlier in this turn, and the number be another's.
+  if (waiting == nullptr || WaitingTagOf(fd, waiting->sequence) != tag) return;
+  Hear(fd, (events & (EPOLLHUP | EPOLLRDHUP)) != 0);
+}
+
 void Acceptor::Hear(int fd, bool has_hung_up) {
-  // It may have had to go earlier in this turn, and the number be another's: that one is heard.
-  if (room_.Find(fd) == nullptr) return;
   const FirstWords words = PeekFirstWords(fd);
   if (words == FirstWords::kNotYet && !has_hung_up) return;
   std::optional<WaitingRoom::Waiting> waiting = room_.Leave(fd);

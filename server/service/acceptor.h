@@ -8,6 +8,7 @@
 // until then he waits (waiting_room.h), at most kFirstWordsMax.
 #pragma once
 
+#include <cstdint>
 #include <functional>
 #include <memory>
 #include <vector>
@@ -63,7 +64,9 @@ class Acceptor {
   void Greet(size_t door, UniqueFd connection);
   // Makes room. False if nobody waits.
   bool SendOneAway();
-  // Hands on, or ends, a connection that may have spoken.
+  // What an event says of one who waits, or has waited.
+  void HearOf(uint64_t tag, uint32_t events);
+  // Hands on, or ends, a connection that waits and may have spoken.
   void Hear(int fd, bool has_hung_up);
   void End(const WaitingRoom::Waiting& waiting, Refusal why);
 
@@ -71,7 +74,8 @@ class Acceptor {
   const Clock* const clock_;
   const Log* const log_;
   ConnectionCounts* const counts_;
-  WaitingRoom room_;  // these two: of the thread
+  WaitingRoom room_;  // these three: of the thread
+  uint32_t next_sequence_ = 0;
   absl::Time rest_until_ = absl::InfinitePast();
   const Wakeup wakeup_;
   const UniqueFd epoll_;

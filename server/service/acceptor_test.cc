@@ -9,12 +9,15 @@
 #include <sys/un.h>
 #include <unistd.h>
 
+#include <atomic>
+#include <functional>
 #include <memory>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "server/core/mutex.h"
@@ -47,6 +50,7 @@ class AcceptorTest : public ::testing::Test {
     listener_ = std::make_unique<UnixListener>(*std::move(listener));
     std::vector<Acceptor::Door> doors;
     doors.push_back({.listener = listener_->fd(), .take = [this](UniqueFd fd) {
+                       taking_.fetch_add(1);
                        MutexLock lock(&mutex_);
                        served_.push_back(std::move(fd));
                        changed_.NotifyAll();
@@ -87,6 +91,19 @@ class AcceptorTest : public ::testing::Test {
     return served_.size() == count;
   }
 
+  // Waits until `condition` holds.
+  static bool WaitUntil(const std::function<bool()>& condition) {
+    const absl::Time deadline = absl::Now() + kPatience;
+    while (!condition()) {
+      if (absl::Now() > deadline) return false;
+      absl::SleepFor(absl::Milliseconds(1));
+    }
+    return true;
+  }
+  bool WaitForWaiting(int64_t count) const {
+    return WaitUntil([&] { return counts_.waiting() == count; });
+  }
+
   // Waits until the other side has closed it.
   static bool WaitForEnd(const UniqueFd& fd) {
     pollfd entry = {.fd = fd.get(), .events = POLLIN};
@@ -99,6 +116,7 @@ class AcceptorTest : public ::testing::Test {
   ConnectionCounts counts_;
   std::string folder_;
   std::unique_ptr<UnixListener> listener_;
+  std::atomic<int> taking_ = 0;  // whom the door has got, or waits for `mutex_` with
   Mutex mutex_;
   CondVar changed_;
   std::vector<UniqueFd> served_ KVTIER_GUARDED_BY(mutex_);
@@ -176,6 +194,31 @@ TEST_F(AcceptorTest, WhoSpeaksIsServedAmongManyWhoDoNot) {
   EXPECT_TRUE(WaitForServed(1));
   EXPECT_TRUE(WaitForEnd(silent[0]));
   EXPECT_GE(counts_.refused(Refusal::kCrowded), 91);
+}
+
+// The acceptor's thread stands still in a door, so that its next turn finds first that somebody
+// knocks, and then that the oldest of those who wait has hung up.
+TEST_F(AcceptorTest, AHangUpIsOfWhoeverHadTheDescriptorThen) {
+  Start({.waiting_max = 2});
+  const UniqueFd first = Connect();
+  ASSERT_TRUE(WaitForWaiting(1));
+  const UniqueFd old = Connect();
+  ASSERT_TRUE(WaitForWaiting(2));
+  std::vector<UniqueFd> knocking;
+  {
+    MutexLock lock(&mutex_);
+    Send(first, absl::StrCat(kPreface, kSettings));
+    ASSERT_TRUE(WaitUntil([&] { return taking_.load() == 1; }));
+    for (int i = 0; i < 3; ++i) knocking.push_back(Connect());
+    ASSERT_EQ(shutdown(old.get(), SHUT_RDWR), 0);
+  }
+  ASSERT_TRUE(WaitForServed(1));
+  // The second of them takes the place of the old one, and the third its descriptor and the place
+  // of the first.
+  EXPECT_TRUE(WaitForEnd(knocking[0]));
+  ASSERT_TRUE(WaitForWaiting(2));
+  Send(knocking[2], absl::StrCat(kPreface, kSettings));
+  EXPECT_TRUE(WaitForServed(2));
 }
 
 }  // namespace

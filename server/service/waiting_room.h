@@ -6,6 +6,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <list>
 #include <optional>
 #include <utility>
@@ -24,6 +25,7 @@ class WaitingRoom {
     UniqueFd fd;
     Peer peer;  // {-1, -1}: not known; all such are one peer
     size_t door = 0;
+    uint32_t sequence = 0;  // tells it from an earlier one with the same descriptor
     absl::Time since;
   };
 
