@@ -23,27 +23,27 @@ UnreadAnswers::Place::~Place() { answers_->Release(*this); }
 
 void UnreadAnswers::Place::SetReady() {
   MutexLock lock(&answers_->mutex_);
-  if (ready_) return;
-  ready_ = true;
+  if (ready_.has_value()) return;
   Connection& connection = answers_->connections_.find(connection_)->second;
-  if (connection.ready_bytes == 0) connection.progress = answers_->clock_->Now();
-  connection.ready_bytes += bytes_;
+  ready_ = connection.ready.insert(connection.ready.end(), {answers_->clock_->Now(), bytes_});
 }
 
 absl::StatusOr<std::shared_ptr<UnreadAnswers::Place>> UnreadAnswers::Take(
     absl::string_view connection, absl::string_view session_id, int64_t bytes) {
   MutexLock lock(&mutex_);
   const auto found = connections_.find(connection);
-  if (found != connections_.end()) {
-    const int64_t used = found->second.bytes;
+  const int64_t used = found == connections_.end() ? 0 : found->second.bytes;
+  // Who has nothing waiting is not to suffer from what others do not read.
+  if (used > 0 && bytes > 0) {
     if (used + bytes > limits_.bytes_max) {
       return NoPlace("by this connection", used, limits_.bytes_max);
     }
-  }
-  if (bytes_ > 0 && bytes_ + bytes > limits_.bytes_of_all_max) {
-    return NoPlace("on this node", bytes_, limits_.bytes_of_all_max);
+    if (bytes_ + bytes > limits_.bytes_of_all_max) {
+      return NoPlace("on this node", bytes_, limits_.bytes_of_all_max);
+    }
   }
   Connection& entry = connections_[std::string(connection)];
+  ++entry.places;
   entry.bytes += bytes;
   entry.session_id = std::string(session_id);
   bytes_ += bytes;
@@ -56,12 +56,8 @@ void UnreadAnswers::Release(const Place& place) {
   Connection& connection = found->second;
   connection.bytes -= place.bytes_;
   bytes_ -= place.bytes_;
-  if (place.ready_) {
-    connection.ready_bytes -= place.bytes_;
-    connection.progress = clock_->Now();
-    connection.told = false;
-  }
-  if (connection.bytes == 0) connections_.erase(found);
+  if (place.ready_.has_value()) connection.ready.erase(*place.ready_);
+  if (--connection.places == 0) connections_.erase(found);
 }
 
 std::vector<UnreadAnswers::Deaf> UnreadAnswers::FindDeaf() {
@@ -69,12 +65,15 @@ std::vector<UnreadAnswers::Deaf> UnreadAnswers::FindDeaf() {
   MutexLock lock(&mutex_);
   const absl::Time now = clock_->Now();
   for (auto& [name, connection] : connections_) {
-    if (connection.told || connection.ready_bytes < limits_.deaf_bytes_min ||
-        now - connection.progress < limits_.unread_max) {
-      continue;
+    if (connection.told) continue;
+    int64_t bytes = 0;
+    for (const Ready& ready : connection.ready) {
+      if (now - ready.since < limits_.unread_max) break;
+      bytes += ready.bytes;
     }
+    if (bytes == 0 || bytes < limits_.deaf_bytes_min) continue;
     connection.told = true;
-    deaf.push_back({name, connection.session_id, connection.ready_bytes});
+    deaf.push_back({name, connection.session_id, bytes});
   }
   return deaf;
 }

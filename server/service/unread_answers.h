@@ -3,13 +3,16 @@
 // gRPC keeps an answer until its client takes it, however large it is and however long that lasts;
 // a client that never reads could so make the daemon hold any amount of memory. Here each answer
 // that may be large has a place before it is computed: a connection that has none left gets no
-// further step done, and one that takes nothing of what it has been answered for kUnreadMax is to
-// be ended. Steps that leave their results in the step buffers need no place.
+// further step done, and one that leaves much of what it has been answered for kUnreadMax is to be
+// ended, whatever else it reads meanwhile. Steps that leave their results in the step buffers need
+// no place.
 #pragma once
 
 #include <cstdint>
+#include <list>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -26,8 +29,8 @@ namespace kvtier {
 inline constexpr int64_t kUnreadBytesMax = int64_t{256} << 20;
 // Of all connections.
 inline constexpr int64_t kUnreadBytesOfAllMax = int64_t{1} << 30;
-// A client that takes nothing for so long reads no more: if that is so much. Who has less waiting
-// costs little, and may be a worker that somebody has stopped for a while.
+// A client that leaves answers for so long does not read them: if they are so much. Who has less
+// waiting costs little, and may be a worker that somebody has stopped for a while.
 inline constexpr absl::Duration kUnreadMax = absl::Seconds(30);
 inline constexpr int64_t kDeafBytesMin = int64_t{16} << 20;
 
@@ -40,9 +43,15 @@ class UnreadAnswers : public std::enable_shared_from_this<UnreadAnswers> {
     absl::Duration unread_max = kUnreadMax;
     int64_t deaf_bytes_min = kDeafBytesMin;
   };
-  // A connection that reads no more.
+  // A connection that does not read.
   struct Deaf {
     std::string connection, session_id;
+    int64_t bytes = 0;  // of answers that have waited for too long
+  };
+
+  // An answer that waits for its client.
+  struct Ready {
+    absl::Time since;
     int64_t bytes = 0;
   };
 
@@ -63,25 +72,26 @@ class UnreadAnswers : public std::enable_shared_from_this<UnreadAnswers> {
     const std::shared_ptr<UnreadAnswers> answers_;
     const std::string connection_;
     const int64_t bytes_;
-    bool ready_ = false;  // of whoever answers
+    std::optional<std::list<Ready>::iterator> ready_;  // of whoever answers
   };
 
   // `clock` must outlive it. To be made by std::make_shared.
   UnreadAnswers(const Limits& limits, const Clock* clock) : limits_(limits), clock_(clock) {}
 
   // A place for an answer of at most `bytes` on `connection` (ServerContext::peer()). A connection
-  // without any always gets one. Errors: RESOURCE_EXHAUSTED / LIMIT_REACHED.
+  // where no bytes wait always gets one, and so does an answer of 0 bytes. Errors:
+  // RESOURCE_EXHAUSTED / LIMIT_REACHED.
   absl::StatusOr<std::shared_ptr<Place>> Take(absl::string_view connection,
                                               absl::string_view session_id, int64_t bytes);
-  // Connections that have taken nothing for too long, each once until it takes something.
+  // Connections where too much has waited for too long, each once.
   std::vector<Deaf> FindDeaf();
   // Of all connections: places taken.
   int64_t bytes() const;
 
  private:
   struct Connection {
-    int64_t bytes = 0, ready_bytes = 0;
-    absl::Time progress;     // when it last took something, or had nothing to take
+    int64_t places = 0, bytes = 0;
+    std::list<Ready> ready;  // the oldest first
     std::string session_id;  // of the last answer
     bool told = false;
   };

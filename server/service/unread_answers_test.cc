@@ -43,26 +43,44 @@ TEST_F(UnreadAnswersTest, AConnectionGetsSoMuchAndNoMore) {
 }
 
 TEST_F(UnreadAnswersTest, AllOfThemGetSoMuchAndNoMore) {
-  auto first = Take("fd:1", 100), second = Take("fd:2", 100);
-  EXPECT_TRUE(absl::IsResourceExhausted(Refused("fd:3", 51)));
-  auto third = Take("fd:3", 50);
+  auto first = Take("fd:1", 100), second = Take("fd:2", 100), third = Take("fd:3", 10);
+  EXPECT_TRUE(absl::IsResourceExhausted(Refused("fd:3", 41)));
+  auto fourth = Take("fd:3", 40);
 }
 
 TEST_F(UnreadAnswersTest, OneAnswerMayBeLargerThanAConnectionsShare) {
   auto large = Take("fd:1", 240);
   EXPECT_TRUE(absl::IsResourceExhausted(Refused("fd:1", 1)));
-  EXPECT_TRUE(absl::IsResourceExhausted(Refused("fd:2", 20)));
 }
 
-TEST_F(UnreadAnswersTest, WhoTakesNothingIsDeaf) {
+// Whatever others leave unread: it would starve otherwise, though it reads all.
+TEST_F(UnreadAnswersTest, WhoHasNothingWaitingAlwaysGetsAPlace) {
+  auto first = Take("fd:1", 240), second = Take("fd:2", 20);
+  EXPECT_TRUE(absl::IsResourceExhausted(Refused("fd:2", 1)));
+  auto third = Take("fd:3", 240);
+  second.reset();  // was read
+  second = Take("fd:2", 20);
+}
+
+TEST_F(UnreadAnswersTest, AnswersOfNextToNothingAreNotCounted) {
+  auto full = Take("fd:1", 240), none = Take("fd:1", 0), also_none = Take("fd:2", 0),
+       another = Take("fd:2", 0);
+  also_none.reset();
+  another->SetReady();
+  auto first = Take("fd:2", 20);
+  EXPECT_EQ(answers_->bytes(), 260);
+}
+
+TEST_F(UnreadAnswersTest, WhoLeavesMuchForLongIsDeaf) {
   auto computed_for_long = Take("fd:1", 10), unread = Take("fd:2", 20), read = Take("fd:3", 10),
-       read_later = Take("fd:3", 10), small = Take("fd:4", 9);
+       read_later = Take("fd:3", 10), small = Take("fd:4", 9), large = Take("fd:4", 50);
   small->SetReady();
   unread->SetReady();
   read->SetReady();
-  read_later->SetReady();
   clock_.Advance(kUnreadMax / 2);
   read.reset();
+  read_later->SetReady();
+  large->SetReady();
   clock_.Advance(kUnreadMax / 2);
   const std::vector<UnreadAnswers::Deaf> deaf = answers_->FindDeaf();
   ASSERT_THAT(deaf, SizeIs(1));
@@ -71,7 +89,22 @@ TEST_F(UnreadAnswersTest, WhoTakesNothingIsDeaf) {
   EXPECT_EQ(deaf[0].bytes, 20);
   EXPECT_THAT(answers_->FindDeaf(), IsEmpty()) << "told once";
   clock_.Advance(kUnreadMax / 2);
-  EXPECT_THAT(answers_->FindDeaf(), SizeIs(1)) << "the other one has stopped to read meanwhile";
+  EXPECT_THAT(answers_->FindDeaf(), SizeIs(2)) << "the others have stopped to read meanwhile";
+}
+
+// On another call of the connection, say.
+TEST_F(UnreadAnswersTest, WhoReadsSomethingElseIsDeafAllTheSame) {
+  auto unread = Take("fd:1", 20), more = Take("fd:1", 20);
+  unread->SetReady();
+  more->SetReady();
+  for (int i = 0; i < 4; ++i) {
+    auto read = Take("fd:1", 20);
+    read->SetReady();
+    clock_.Advance(kUnreadMax / 4);
+  }
+  EXPECT_THAT(answers_->FindDeaf(), SizeIs(1));
+  more.reset();
+  EXPECT_THAT(answers_->FindDeaf(), IsEmpty()) << "told once";
 }
 
 TEST_F(UnreadAnswersTest, NothingIsLeft) {
