@@ -72,6 +72,7 @@ class Pipeline : public std::enable_shared_from_this<Pipeline> {
  private:
   struct Decision {
     bool read = false, write = false, finish = false;
+    std::deque<std::shared_ptr<Step>> dropped;  // to be let go outside of the lock
   };
   Decision Decide() KVTIER_REQUIRES(mutex_);
   void Start(const v1::RunStepsRequest& request, std::shared_ptr<Step> step);
@@ -107,7 +108,9 @@ Pipeline::Decision Pipeline::Decide() {
   Decision decision;
   if (finished_) return decision;
   if (broken_ || (no_more_ && steps_.empty())) {
-    // Steps under way find that nobody waits for them.
+    // Steps under way find that nobody waits for them. Answers behind one that stalls give back
+    // their places: nobody is deaf who has gone.
+    decision.dropped.swap(steps_);
     decision.finish = finished_ = !reading_ && !writing_;
     return decision;
   }
@@ -132,6 +135,7 @@ void Pipeline::Pump() {
     decision = Decide();
     broken = broken_;
   }
+  decision.dropped.clear();
   if (decision.write) reactor_->StartWrite(&response_);
   if (decision.read) reactor_->StartRead(&request_);
   if (!decision.finish) return;

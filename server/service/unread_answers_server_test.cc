@@ -1,5 +1,6 @@
 // A client that asks for steps and never reads their answers, against a whole server.
 #include <atomic>
+#include <functional>
 #include <memory>
 #include <thread>
 
@@ -20,13 +21,50 @@ class UnreadAnswersServerTest : public ServiceFixture {
     manual_clock_ = std::make_unique<ManualClock>(absl::FromUnixSeconds(1'000'000'000));
   }
 
-  // A step of as many rows as may be, for nobody.
-  v1::RunStepsRequest LargeStep(const ClientSession& session) {
+  // A step of as many rows as may be, or of so many, for nobody.
+  static v1::RunStepsRequest LargeStep(const ClientSession& session, int rows = 1024) {
     v1::RunStepsRequest step;
     *step.mutable_swap_in() = InlineStep(session, {});
     step.mutable_swap_in()->mutable_inline_()->clear_rows();
-    for (int i = 0; i < 1024; ++i) step.mutable_swap_in()->mutable_inline_()->add_rows();
+    for (int i = 0; i < rows; ++i) step.mutable_swap_in()->mutable_inline_()->add_rows();
     return step;
+  }
+
+  // Asks for steps on a connection of its own, and reads nothing.
+  class DeafWorker {
+   public:
+    DeafWorker(std::shared_ptr<grpc::Channel> channel, const ClientSession& session)
+        : stub_(v1::KvTier::NewStub(channel)) {
+      SetPatience(&context_);
+      steps_ = stub_->RunSteps(&context_);
+      // Until it is held back, and then until the connection ends.
+      writer_ = std::thread([this, step = LargeStep(session)] {
+        while (steps_->Write(step)) {
+        }
+        ended_ = true;
+      });
+    }
+    bool ended() const { return ended_.load(); }
+    // To be called once it has ended.
+    grpc::Status Finish() {
+      writer_.join();
+      return steps_->Finish();
+    }
+
+   private:
+    const std::unique_ptr<v1::KvTier::Stub> stub_;
+    grpc::ClientContext context_;
+    std::unique_ptr<grpc::ClientReaderWriter<v1::RunStepsRequest, v1::RunStepsResponse>> steps_;
+    std::atomic<bool> ended_ = false;
+    std::thread writer_;
+  };
+
+  // Lets time pass until `condition` holds.
+  void PassTimeUntil(const std::function<bool()>& condition) {
+    WaitUntil([&] {
+      manual_clock_->Advance(absl::Seconds(1));
+      return condition();
+    });
   }
 };
 
@@ -35,34 +73,46 @@ TEST_F(UnreadAnswersServerTest, ItsSessionEndsWithTheReasonAndThenItsConnection)
   ClientSession good(stub(), "good");
   Attach(*deaf);
   Attach(good);
-  const auto connection = v1::KvTier::NewStub(NewChannel());
-  grpc::ClientContext context;
-  SetPatience(&context);
-  const auto steps = connection->RunSteps(&context);
-  std::atomic<bool> ended = false;
-  // Until it is held back, and then until the connection ends.
-  std::thread writer([&] {
-    const v1::RunStepsRequest step = LargeStep(*deaf);
-    while (steps->Write(step)) {
-    }
-    ended = true;
-  });
+  DeafWorker worker(NewChannel(), *deaf);
   v1::SessionEvent event;
   std::thread reader([&] { event = deaf->Next(); });
-  WaitUntil([&] {
-    manual_clock_->Advance(absl::Seconds(1));
-    return Stats().sessions() == 1;
-  });
+  PassTimeUntil([&] { return Stats().sessions() == 1; });
   reader.join();
   EXPECT_THAT(event.revoked().message(), HasSubstr("not read for 30s"));
-  WaitUntil([&] {
-    manual_clock_->Advance(absl::Seconds(1));
-    return ended.load();
-  });
-  writer.join();
-  EXPECT_EQ(steps->Finish().error_code(), grpc::StatusCode::UNAVAILABLE);
+  PassTimeUntil([&] { return worker.ended(); });
+  EXPECT_EQ(worker.Finish().error_code(), grpc::StatusCode::UNAVAILABLE);
   // Others, on other connections, go on.
   Admit(good, "r");
+}
+
+// The first step stalls and keeps its call; what is ready behind it is nobody's any more.
+TEST_F(UnreadAnswersServerTest, WhoHasGoneBehindAStallIsNotDeaf) {
+  ClientSession good(stub(), "good"), deaf(stub(), "deaf");
+  Attach(good);
+  Attach(deaf);
+  Admit(good);
+  Assign(good, 1);
+  auto delay = plan().DelayNth(DeviceOperation::kSwapIn, 1);
+  v1::RunStepsRequest stalls;
+  *stalls.mutable_swap_in() = InlineStep(good, {1, 2});
+  v1::RunStepsRequest refused = LargeStep(good, 512);
+  refused.mutable_swap_in()->set_cache("unknown");
+  grpc::ClientContext context;
+  SetPatience(&context);
+  const auto steps = stub()->RunSteps(&context);
+  EXPECT_TRUE(steps->Write(stalls));
+  EXPECT_TRUE(steps->Write(refused));
+  // By the time that this one is under way the one before has its answer.
+  EXPECT_TRUE(steps->Write(stalls));
+  WaitUntil([&] { return plan().calls(DeviceOperation::kSwapIn) == 2; });
+  context.TryCancel();
+  EXPECT_EQ(steps->Finish().error_code(), grpc::StatusCode::CANCELLED);
+
+  DeafWorker worker(NewChannel(), deaf);
+  PassTimeUntil([&] { return worker.ended(); });
+  EXPECT_FALSE(worker.Finish().ok());
+  EXPECT_EQ(Stats().sessions(), 1) << "the good one";
+  delay->Release();
 }
 
 TEST_F(UnreadAnswersServerTest, WhoReadsIsNeverHeldBack) {
