@@ -13,7 +13,7 @@ constexpr absl::Duration kGrace = absl::Seconds(1);
 void DeafClients::End() {
   const absl::Time now = clock_->Now();
   for (const UnreadAnswers::Deaf& deaf : answers_->FindDeaf()) {
-    const Peer peer = connections_->peers().Find(deaf.connection);
+    const Peer peer = connections_->peers().FindById(deaf.connection);
     log_->Event(LogLevel::kWarning, "answers_unread",
                 {{"session_id", deaf.session_id},
                  {"bytes", deaf.bytes},

@@ -1,7 +1,7 @@
 // Ends sessions and connections of clients that do not read their answers.
 #pragma once
 
-#include <string>
+#include <cstdint>
 #include <utility>
 #include <vector>
 
@@ -32,7 +32,7 @@ class DeafClients {
   Node* const node_;
   const Clock* const clock_;
   const Log* const log_;
-  std::vector<std::pair<absl::Time, std::string>> ending_;  // connections, and when
+  std::vector<std::pair<absl::Time, int64_t>> ending_;  // connections, and when
 };
 
 }  // namespace kvtier

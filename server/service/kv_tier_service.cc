@@ -110,8 +110,9 @@ grpc::ServerUnaryReactor* KvTierService::RunSwapIn(grpc::CallbackServerContext* 
   absl::Status status = CheckStart(*context, request.session_id(), DeadlineOf(*context, *clock_));
   std::shared_ptr<UnreadAnswers::Place> place;
   if (status.ok()) {
-    auto taken = context_->unread_answers->Take(context->peer(), request.session_id(),
-                                                DataPlane::AnswerBytesMax(request));
+    auto taken =
+        context_->unread_answers->Take(context_->peers->IdOf(context->peer()), request.session_id(),
+                                       DataPlane::AnswerBytesMax(request));
     status = taken.status();
     if (taken.ok()) place = *std::move(taken);
   }
@@ -309,7 +310,8 @@ grpc::ServerBidiReactor<v1::RunStepsRequest, v1::RunStepsResponse>* KvTierServic
   const CallRecord record = {context_->call_log, context, "RunSteps"};
   const absl::StatusOr<Peer> peer = access_->WorkerOf(*context);
   if (!peer.ok()) return NewRefusedStepsCall(record, peer.status());
-  return NewRunStepsCall(&data_plane_, context_->open_calls, context_->unread_answers, record,
+  return NewRunStepsCall(&data_plane_, context_->open_calls, context_->unread_answers,
+                         context_->peers->IdOf(context->peer()), record,
                          [node = node_, peer = *peer](const std::string& session_id) {
                            return node->CheckCaller(session_id, peer);
                          });

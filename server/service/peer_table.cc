@@ -66,7 +66,7 @@ void PeerTable::SetOperators(std::vector<int32_t> uids) {
 }
 
 std::optional<Refusal> PeerTable::Add(int fd, Peer peer) {
-  const Entry entry = {.peer = std::move(peer), .inode = InodeOf(fd)};
+  Entry entry = {.peer = std::move(peer), .inode = InodeOf(fd)};
   MutexLock lock(&mutex_);
   // The number was given out anew, so that what is noted there has ended.
   entries_.erase(fd);
@@ -75,8 +75,10 @@ std::optional<Refusal> PeerTable::Add(int fd, Peer peer) {
     DropEnded();
     refusal = Check(entry.peer);
   }
-  if (!refusal.has_value()) entries_.emplace(fd, entry);
-  return refusal;
+  if (refusal.has_value()) return refusal;
+  entry.id = next_id_++;
+  entries_.emplace(fd, std::move(entry));
+  return std::nullopt;
 }
 
 bool PeerTable::IsOperator(int32_t uid) const {
@@ -103,9 +105,26 @@ Peer PeerTable::Find(absl::string_view name) const {
   return found == entries_.end() ? Peer() : found->second.peer;
 }
 
-bool PeerTable::End(absl::string_view name) {
+int64_t PeerTable::IdOf(absl::string_view name) const {
   MutexLock lock(&mutex_);
   const auto found = entries_.find(FdOf(name));
+  return found == entries_.end() ? 0 : found->second.id;
+}
+
+PeerTable::Entries::const_iterator PeerTable::Locate(int64_t id) const {
+  return std::find_if(entries_.begin(), entries_.end(),
+                      [id](const auto& entry) { return entry.second.id == id; });
+}
+
+Peer PeerTable::FindById(int64_t id) const {
+  MutexLock lock(&mutex_);
+  const auto found = Locate(id);
+  return found == entries_.end() ? Peer() : found->second.peer;
+}
+
+bool PeerTable::End(int64_t id) {
+  MutexLock lock(&mutex_);
+  const auto found = Locate(id);
   if (found == entries_.end() || InodeOf(found->first) != found->second.inode) return false;
   return shutdown(found->first, SHUT_RDWR) == 0;
 }

@@ -50,9 +50,14 @@ class PeerTable {
   std::optional<Refusal> Add(int fd, Peer peer);
   // `name` as ServerContext::peer() says it; {-1, -1} for connections that are not ours (TCP).
   Peer Find(absl::string_view name) const;
-  // Ends the connection of that name, as if its peer had: all its calls are cancelled. False if it
-  // is not ours, or has ended.
-  bool End(absl::string_view name);
+  // What tells the connection of that name from all others, also from those that get its name once
+  // it has ended: for whoever remembers it for longer than a call lasts. 0 if it is not ours.
+  int64_t IdOf(absl::string_view name) const;
+  // {-1, -1} if it is not ours, or has been forgotten.
+  Peer FindById(int64_t id) const;
+  // Ends a connection, as if its peer had: all its calls are cancelled. False if it is not ours, or
+  // has ended.
+  bool End(int64_t id);
 
   // Connections that are open now.
   size_t open() const;
@@ -60,17 +65,21 @@ class PeerTable {
 
  private:
   struct Entry {
+    int64_t id = 0;
     Peer peer;
     ino_t inode = 0;  // of the socket: tells whether the number is still this connection
   };
+  using Entries = absl::flat_hash_map<int, Entry>;  // by descriptor
   void DropEnded() KVTIER_REQUIRES(mutex_);
   bool IsOperator(int32_t uid) const KVTIER_REQUIRES(mutex_);
+  Entries::const_iterator Locate(int64_t id) const KVTIER_REQUIRES(mutex_);
   std::optional<Refusal> Check(const Peer& peer) const KVTIER_REQUIRES(mutex_);
 
   const PeerLimits limits_;
   mutable Mutex mutex_;  // rank: a leaf
   std::vector<int32_t> operators_ KVTIER_GUARDED_BY(mutex_);
-  absl::flat_hash_map<int, Entry> entries_ KVTIER_GUARDED_BY(mutex_);
+  Entries entries_ KVTIER_GUARDED_BY(mutex_);
+  int64_t next_id_ KVTIER_GUARDED_BY(mutex_) = 1;
 };
 
 }  // namespace kvtier

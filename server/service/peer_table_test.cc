@@ -99,13 +99,31 @@ TEST(PeerTable, EndsAConnection) {
   PeerTable table({.connections_max = 4, .per_process_max = 4});
   auto [ours, theirs] = NewConnection();
   ASSERT_EQ(table.Add(ours.get()), std::nullopt);
-  const std::string name = NameOf(ours);
-  EXPECT_TRUE(table.End(name));
+  const int64_t id = table.IdOf(NameOf(ours));
+  EXPECT_EQ(table.FindById(id).pid, getpid());
+  EXPECT_TRUE(table.End(id));
   char byte = 0;
   EXPECT_EQ(read(theirs.get(), &byte, 1), 0) << "the other side is told";
   ours = UniqueFd();
-  EXPECT_FALSE(table.End(name));
-  EXPECT_FALSE(table.End("ipv4:127.0.0.1:1"));
+  EXPECT_FALSE(table.End(id));
+  EXPECT_EQ(table.IdOf("ipv4:127.0.0.1:1"), 0);
+  EXPECT_FALSE(table.End(0));
+}
+
+TEST(PeerTable, DoesNotEndTheNextConnectionOfThatName) {
+  PeerTable table({.connections_max = 4, .per_process_max = 4});
+  auto [old, old_peer] = NewConnection();
+  ASSERT_EQ(table.Add(old.get()), std::nullopt);
+  const std::string name = NameOf(old);
+  const int64_t id = table.IdOf(name);
+  auto [next, next_peer] = NewConnection();
+  ASSERT_EQ(dup2(next.get(), old.get()), old.get());
+  EXPECT_FALSE(table.End(id)) << "before it is added";
+  ASSERT_EQ(table.Add(old.get()), std::nullopt);
+  EXPECT_FALSE(table.End(id));
+  EXPECT_EQ(table.FindById(id).pid, -1);
+  EXPECT_EQ(send(next_peer.get(), "x", 1, MSG_NOSIGNAL), 1);
+  EXPECT_TRUE(table.End(table.IdOf(name)));
 }
 
 }  // namespace

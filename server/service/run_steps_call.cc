@@ -53,13 +53,13 @@ struct Step {
 class Pipeline : public std::enable_shared_from_this<Pipeline> {
  public:
   Pipeline(const DataPlane* data_plane, OpenCalls* open_calls, UnreadAnswers* unread_answers,
-           const CallRecord& record, CallerCheck check, Reactor* reactor)
+           int64_t connection, const CallRecord& record, CallerCheck check, Reactor* reactor)
       : data_plane_(data_plane),
         open_calls_(open_calls),
         unread_answers_(unread_answers),
         record_(record),
         check_(std::move(check)),
-        connection_(record.context->peer()),
+        connection_(connection),
         reactor_(reactor) {}
 
   // Starts what can be started now.
@@ -88,7 +88,7 @@ class Pipeline : public std::enable_shared_from_this<Pipeline> {
   UnreadAnswers* const unread_answers_;
   const CallRecord record_;
   const CallerCheck check_;
-  const std::string connection_;
+  const int64_t connection_;  // as UnreadAnswers wants it
   Reactor* const reactor_;
   v1::RunStepsRequest request_;    // of the read under way
   v1::RunStepsResponse response_;  // of the write under way
@@ -257,9 +257,9 @@ void Pipeline::Start(const v1::RunStepsRequest& request, std::shared_ptr<Step> s
 class RunStepsCall final : public Reactor {
  public:
   RunStepsCall(const DataPlane* data_plane, OpenCalls* open_calls, UnreadAnswers* unread_answers,
-               const CallRecord& record, CallerCheck check)
-      : pipeline_(std::make_shared<Pipeline>(data_plane, open_calls, unread_answers, record,
-                                             std::move(check), this)) {
+               int64_t connection, const CallRecord& record, CallerCheck check)
+      : pipeline_(std::make_shared<Pipeline>(data_plane, open_calls, unread_answers, connection,
+                                             record, std::move(check), this)) {
     pipeline_->Pump();
   }
 
@@ -291,9 +291,10 @@ class RefusedStepsCall final : public Reactor {
 }  // namespace
 
 Reactor* NewRunStepsCall(const DataPlane* data_plane, OpenCalls* open_calls,
-                         UnreadAnswers* unread_answers, const CallRecord& record,
-                         CallerCheck check) {
-  return new RunStepsCall(data_plane, open_calls, unread_answers, record, std::move(check));
+                         UnreadAnswers* unread_answers, int64_t connection,
+                         const CallRecord& record, CallerCheck check) {
+  return new RunStepsCall(data_plane, open_calls, unread_answers, connection, record,
+                          std::move(check));
 }
 
 Reactor* NewRefusedStepsCall(const CallRecord& record, const absl::Status& status) {

@@ -29,7 +29,7 @@ void UnreadAnswers::Place::SetReady() {
 }
 
 absl::StatusOr<std::shared_ptr<UnreadAnswers::Place>> UnreadAnswers::Take(
-    absl::string_view connection, absl::string_view session_id, int64_t bytes) {
+    int64_t connection, absl::string_view session_id, int64_t bytes) {
   MutexLock lock(&mutex_);
   const auto found = connections_.find(connection);
   const int64_t used = found == connections_.end() ? 0 : found->second.bytes;
@@ -42,12 +42,12 @@ absl::StatusOr<std::shared_ptr<UnreadAnswers::Place>> UnreadAnswers::Take(
       return NoPlace("on this node", bytes_, limits_.bytes_of_all_max);
     }
   }
-  Connection& entry = connections_[std::string(connection)];
+  Connection& entry = connections_[connection];
   ++entry.places;
   entry.bytes += bytes;
   entry.session_id = std::string(session_id);
   bytes_ += bytes;
-  return std::shared_ptr<Place>(new Place(shared_from_this(), std::string(connection), bytes));
+  return std::shared_ptr<Place>(new Place(shared_from_this(), connection, bytes));
 }
 
 void UnreadAnswers::Release(const Place& place) {
@@ -64,7 +64,7 @@ std::vector<UnreadAnswers::Deaf> UnreadAnswers::FindDeaf() {
   std::vector<Deaf> deaf;
   MutexLock lock(&mutex_);
   const absl::Time now = clock_->Now();
-  for (auto& [name, connection] : connections_) {
+  for (auto& [id, connection] : connections_) {
     if (connection.told) continue;
     int64_t bytes = 0;
     for (const Ready& ready : connection.ready) {
@@ -73,7 +73,7 @@ std::vector<UnreadAnswers::Deaf> UnreadAnswers::FindDeaf() {
     }
     if (bytes == 0 || bytes < limits_.deaf_bytes_min) continue;
     connection.told = true;
-    deaf.push_back({name, connection.session_id, bytes});
+    deaf.push_back({id, connection.session_id, bytes});
   }
   return deaf;
 }

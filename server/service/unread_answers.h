@@ -45,7 +45,8 @@ class UnreadAnswers : public std::enable_shared_from_this<UnreadAnswers> {
   };
   // A connection that does not read.
   struct Deaf {
-    std::string connection, session_id;
+    int64_t connection = 0;
+    std::string session_id;
     int64_t bytes = 0;  // of answers that have waited for too long
   };
 
@@ -66,11 +67,11 @@ class UnreadAnswers : public std::enable_shared_from_this<UnreadAnswers> {
 
    private:
     friend class UnreadAnswers;
-    Place(std::shared_ptr<UnreadAnswers> answers, std::string connection, int64_t bytes)
-        : answers_(std::move(answers)), connection_(std::move(connection)), bytes_(bytes) {}
+    Place(std::shared_ptr<UnreadAnswers> answers, int64_t connection, int64_t bytes)
+        : answers_(std::move(answers)), connection_(connection), bytes_(bytes) {}
 
     const std::shared_ptr<UnreadAnswers> answers_;
-    const std::string connection_;
+    const int64_t connection_;
     const int64_t bytes_;
     std::optional<std::list<Ready>::iterator> ready_;  // of whoever answers
   };
@@ -78,11 +79,11 @@ class UnreadAnswers : public std::enable_shared_from_this<UnreadAnswers> {
   // `clock` must outlive it. To be made by std::make_shared.
   UnreadAnswers(const Limits& limits, const Clock* clock) : limits_(limits), clock_(clock) {}
 
-  // A place for an answer of at most `bytes` on `connection` (ServerContext::peer()). A connection
-  // where no bytes wait always gets one, and so does an answer of 0 bytes. Errors:
-  // RESOURCE_EXHAUSTED / LIMIT_REACHED.
-  absl::StatusOr<std::shared_ptr<Place>> Take(absl::string_view connection,
-                                              absl::string_view session_id, int64_t bytes);
+  // A place for an answer of at most `bytes` on `connection` (PeerTable::IdOf: a place may outlive
+  // the connection, and its name be another's). A connection where no bytes wait always gets one,
+  // and so does an answer of 0 bytes. Errors: RESOURCE_EXHAUSTED / LIMIT_REACHED.
+  absl::StatusOr<std::shared_ptr<Place>> Take(int64_t connection, absl::string_view session_id,
+                                              int64_t bytes);
   // Connections where too much has waited for too long, each once.
   std::vector<Deaf> FindDeaf();
   // Of all connections: places taken.
@@ -100,7 +101,7 @@ class UnreadAnswers : public std::enable_shared_from_this<UnreadAnswers> {
   const Limits limits_;
   const Clock* const clock_;
   mutable Mutex mutex_;  // rank: a leaf
-  std::map<std::string, Connection, std::less<>> connections_ KVTIER_GUARDED_BY(mutex_);
+  std::map<int64_t, Connection> connections_ KVTIER_GUARDED_BY(mutex_);
   int64_t bytes_ KVTIER_GUARDED_BY(mutex_) = 0;
 };
 

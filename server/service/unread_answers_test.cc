@@ -15,12 +15,12 @@ using ::testing::SizeIs;
 
 class UnreadAnswersTest : public ::testing::Test {
  protected:
-  std::shared_ptr<UnreadAnswers::Place> Take(absl::string_view connection, int64_t bytes) {
+  std::shared_ptr<UnreadAnswers::Place> Take(int64_t connection, int64_t bytes) {
     auto place = answers_->Take(connection, "s", bytes);
     EXPECT_TRUE(place.ok()) << place.status();
     return place.ok() ? *place : nullptr;
   }
-  absl::Status Refused(absl::string_view connection, int64_t bytes) {
+  absl::Status Refused(int64_t connection, int64_t bytes) {
     return answers_->Take(connection, "s", bytes).status();
   }
 
@@ -31,49 +31,48 @@ class UnreadAnswersTest : public ::testing::Test {
 };
 
 TEST_F(UnreadAnswersTest, AConnectionGetsSoMuchAndNoMore) {
-  auto first = Take("fd:1", 60);
-  const absl::Status refused = Refused("fd:1", 41);
+  auto first = Take(1, 60);
+  const absl::Status refused = Refused(1, 41);
   EXPECT_TRUE(absl::IsResourceExhausted(refused)) << refused;
   EXPECT_EQ(ErrorReasonOf(refused), "LIMIT_REACHED");
   EXPECT_TRUE(RetryDelayOf(refused).has_value());
-  auto second = Take("fd:1", 40), other = Take("fd:2", 100);
+  auto second = Take(1, 40), other = Take(2, 100);
   first.reset();  // was read
-  auto third = Take("fd:1", 60);
+  auto third = Take(1, 60);
   EXPECT_EQ(answers_->bytes(), 200);
 }
 
 TEST_F(UnreadAnswersTest, AllOfThemGetSoMuchAndNoMore) {
-  auto first = Take("fd:1", 100), second = Take("fd:2", 100), third = Take("fd:3", 10);
-  EXPECT_TRUE(absl::IsResourceExhausted(Refused("fd:3", 41)));
-  auto fourth = Take("fd:3", 40);
+  auto first = Take(1, 100), second = Take(2, 100), third = Take(3, 10);
+  EXPECT_TRUE(absl::IsResourceExhausted(Refused(3, 41)));
+  auto fourth = Take(3, 40);
 }
 
 TEST_F(UnreadAnswersTest, OneAnswerMayBeLargerThanAConnectionsShare) {
-  auto large = Take("fd:1", 240);
-  EXPECT_TRUE(absl::IsResourceExhausted(Refused("fd:1", 1)));
+  auto large = Take(1, 240);
+  EXPECT_TRUE(absl::IsResourceExhausted(Refused(1, 1)));
 }
 
 // Whatever others leave unread: it would starve otherwise, though it reads all.
 TEST_F(UnreadAnswersTest, WhoHasNothingWaitingAlwaysGetsAPlace) {
-  auto first = Take("fd:1", 240), second = Take("fd:2", 20);
-  EXPECT_TRUE(absl::IsResourceExhausted(Refused("fd:2", 1)));
-  auto third = Take("fd:3", 240);
+  auto first = Take(1, 240), second = Take(2, 20);
+  EXPECT_TRUE(absl::IsResourceExhausted(Refused(2, 1)));
+  auto third = Take(3, 240);
   second.reset();  // was read
-  second = Take("fd:2", 20);
+  second = Take(2, 20);
 }
 
 TEST_F(UnreadAnswersTest, AnswersOfNextToNothingAreNotCounted) {
-  auto full = Take("fd:1", 240), none = Take("fd:1", 0), also_none = Take("fd:2", 0),
-       another = Take("fd:2", 0);
+  auto full = Take(1, 240), none = Take(1, 0), also_none = Take(2, 0), another = Take(2, 0);
   also_none.reset();
   another->SetReady();
-  auto first = Take("fd:2", 20);
+  auto first = Take(2, 20);
   EXPECT_EQ(answers_->bytes(), 260);
 }
 
 TEST_F(UnreadAnswersTest, WhoLeavesMuchForLongIsDeaf) {
-  auto computed_for_long = Take("fd:1", 10), unread = Take("fd:2", 20), read = Take("fd:3", 10),
-       read_later = Take("fd:3", 10), small = Take("fd:4", 9), large = Take("fd:4", 50);
+  auto computed_for_long = Take(1, 10), unread = Take(2, 20), read = Take(3, 10),
+       read_later = Take(3, 10), small = Take(4, 9), large = Take(4, 50);
   small->SetReady();
   unread->SetReady();
   read->SetReady();
@@ -84,7 +83,7 @@ TEST_F(UnreadAnswersTest, WhoLeavesMuchForLongIsDeaf) {
   clock_.Advance(kUnreadMax / 2);
   const std::vector<UnreadAnswers::Deaf> deaf = answers_->FindDeaf();
   ASSERT_THAT(deaf, SizeIs(1));
-  EXPECT_EQ(deaf[0].connection, "fd:2");
+  EXPECT_EQ(deaf[0].connection, 2);
   EXPECT_EQ(deaf[0].session_id, "s");
   EXPECT_EQ(deaf[0].bytes, 20);
   EXPECT_THAT(answers_->FindDeaf(), IsEmpty()) << "told once";
@@ -94,11 +93,11 @@ TEST_F(UnreadAnswersTest, WhoLeavesMuchForLongIsDeaf) {
 
 // On another call of the connection, say.
 TEST_F(UnreadAnswersTest, WhoReadsSomethingElseIsDeafAllTheSame) {
-  auto unread = Take("fd:1", 20), more = Take("fd:1", 20);
+  auto unread = Take(1, 20), more = Take(1, 20);
   unread->SetReady();
   more->SetReady();
   for (int i = 0; i < 4; ++i) {
-    auto read = Take("fd:1", 20);
+    auto read = Take(1, 20);
     read->SetReady();
     clock_.Advance(kUnreadMax / 4);
   }
@@ -108,7 +107,7 @@ TEST_F(UnreadAnswersTest, WhoReadsSomethingElseIsDeafAllTheSame) {
 }
 
 TEST_F(UnreadAnswersTest, NothingIsLeft) {
-  Take("fd:1", 100)->SetReady();
+  Take(1, 100)->SetReady();
   EXPECT_EQ(answers_->bytes(), 0);
   clock_.Advance(2 * kUnreadMax);
   EXPECT_THAT(answers_->FindDeaf(), IsEmpty());
