@@ -64,7 +64,8 @@ grpc::ServerUnaryReactor* KvTierService::RunControl(grpc::CallbackServerContext*
   absl::Status status = CheckStart(*context, session_id, deadline);
   std::shared_ptr<UnreadAnswers::Place> place;
   if (status.ok() && answer_bytes_max > 0) {
-    auto taken = context_->unread_answers->Take(context->peer(), session_id, answer_bytes_max);
+    auto taken = context_->unread_answers->Take(context_->peers->IdOf(context->peer()), session_id,
+                                                answer_bytes_max);
     status = taken.status();
     if (taken.ok()) place = *std::move(taken);
     call->Hold(place);
