@@ -273,8 +273,11 @@ absl::Status Attachment::NotifyLocked(std::function<void(absl::Status)> done) {
   carried->contexts.swap(contexts_);
   carried->changes.swap(changes_);
   use_->Given(options_.clock->Now());
-  const absl::Status notified = stream_->Notify(
-      [self = shared_from_this(), carried, done = std::move(done)](const absl::Status& status) {
+  const int64_t waits = progress_->expected_count();
+  const absl::Status notified =
+      stream_->Notify([self = shared_from_this(), progress = progress_, waits, carried,
+                       done = std::move(done)](const absl::Status& status) {
+        progress->Passed(waits);
         self->use_->Answered(self->options_.clock->Now());
         done(status);
         self->OnNotified(status, *carried);

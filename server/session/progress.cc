@@ -1,5 +1,8 @@
 #include "server/session/progress.h"
 
+#include <algorithm>
+#include <atomic>
+
 #include "absl/strings/str_cat.h"
 #include "server/core/error.h"
 #include "server/core/status_macros.h"
@@ -27,30 +30,45 @@ absl::StatusOr<std::shared_ptr<Progress>> Progress::Create(DeviceBackend* backen
 }
 
 absl::Status Progress::Expect(int32_t number) {
-  const int64_t last = expected_.load();
-  if (last != kNothing) {
-    const int32_t ahead = Ahead(number, static_cast<int32_t>(last));
+  MutexLock lock(&mutex_);
+  // From all of them, not the last one: in steps of 2^30 they would go round, and no number would
+  // reach all.
+  for (const int32_t wait : waits_) {
+    const int32_t ahead = Ahead(number, wait);
     if (ahead > kDistanceMax || ahead < -kDistanceMax) {
       return FieldInvalid("after_worker", absl::StrCat(number),
-                          absl::StrCat("at most ", kDistanceMax, " away from ", last));
+                          absl::StrCat("at most ", kDistanceMax, " away from ", wait,
+                                       ", which is still waited for"));
     }
-    if (ahead <= 0) return absl::OkStatus();
   }
-  expected_.store(number);
+  waits_.push_back(number);
   return absl::OkStatus();
 }
 
+int64_t Progress::expected_count() const {
+  MutexLock lock(&mutex_);
+  return passed_count_ + static_cast<int64_t>(waits_.size());
+}
+
+void Progress::Passed(int64_t count) {
+  MutexLock lock(&mutex_);
+  for (; passed_count_ < count && !waits_.empty(); ++passed_count_) waits_.pop_front();
+}
+
 bool Progress::behind() const {
-  const int64_t expected = expected_.load();
-  if (expected == kNothing) return false;
   const int32_t now = std::atomic_ref<int32_t>(*worker_word()).load(std::memory_order_acquire);
-  return Ahead(now, static_cast<int32_t>(expected)) < 0;
+  MutexLock lock(&mutex_);
+  return std::any_of(waits_.begin(), waits_.end(),
+                     [now](int32_t wait) { return Ahead(now, wait) < 0; });
 }
 
 void Progress::Release() {
   if (!behind()) return;
-  std::atomic_ref<int32_t>(*worker_word())
-      .store(static_cast<int32_t>(expected_.load()), std::memory_order_release);
+  MutexLock lock(&mutex_);
+  const auto furthest = std::max_element(waits_.begin(), waits_.end(),
+                                         [](int32_t a, int32_t b) { return Ahead(b, a) > 0; });
+  if (furthest == waits_.end()) return;
+  std::atomic_ref<int32_t>(*worker_word()).store(*furthest, std::memory_order_release);
 }
 
 }  // namespace kvtier

@@ -5,11 +5,13 @@
 
 #include <atomic>
 #include <cstdint>
+#include <deque>
 #include <memory>
 #include <utility>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "server/core/mutex.h"
 #include "server/core/shared_memory.h"
 #include "server/device/backend.h"
 
@@ -28,24 +30,31 @@ class Progress {
   int32_t* daemon_word() const { return worker_word() + 1; }
 
   // Work that waits for the worker's `number` is about to be enqueued. Numbers may come in any
-  // order, but near one another. Errors: FIELD_INVALID. Calls come one after the other.
+  // order, but near all that are still waited for: one number then reaches all of them. Errors:
+  // FIELD_INVALID. Calls come one after the other.
   absl::Status Expect(int32_t number);
-  // Has the worker not written the furthest number that was expected? Never waits.
+  // How many numbers were expected so far.
+  int64_t expected_count() const;
+  // The device stream is past the first `count` of them.
+  void Passed(int64_t count);
+  // Does the worker's word hold up any number that the device stream is not past? Never waits.
   bool behind() const;
-  // Writes that number in the worker's place, if it has not been reached. Never waits. A worker
-  // that lives may write an earlier one after it: repeat until the device stream has run dry.
+  // Writes the furthest of them in the worker's place, if so. Never waits. A worker that lives may
+  // write another one after it: repeat until the device stream has run dry.
   void Release();
-  bool expects() const { return expected_.load() != kNothing; }
+  bool expects() const { return expected_count() > 0; }
 
  private:
-  static constexpr int64_t kNothing = INT64_MIN;
-
   Progress(SharedMemory memory, std::unique_ptr<HostRegistration> registration)
       : memory_(std::move(memory)), registration_(std::move(registration)) {}
 
   const SharedMemory memory_;
   const std::unique_ptr<HostRegistration> registration_;
-  std::atomic<int64_t> expected_{kNothing};  // an int32, the furthest one
+  mutable Mutex mutex_;
+  // What the device stream may still wait for, in its order: any two are at most 2^30 apart. The
+  // worker's word alone does not say what was passed: it may write what it likes, and write again.
+  std::deque<int32_t> waits_ KVTIER_GUARDED_BY(mutex_);
+  int64_t passed_count_ KVTIER_GUARDED_BY(mutex_) = 0;
 };
 
 }  // namespace kvtier
