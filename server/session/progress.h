@@ -3,7 +3,6 @@
 // died (docs/adr/0010). Numbers are compared cyclically: a is reached when word - a >= 0 in int32.
 #pragma once
 
-#include <atomic>
 #include <cstdint>
 #include <deque>
 #include <memory>
