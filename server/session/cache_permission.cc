@@ -31,6 +31,14 @@ absl::Status CheckMayAttach(absl::string_view cache, const CacheAccess& access, 
       "owner", {{"cache", std::string(cache)}, {"uid", absl::StrCat(peer.uid)}});
 }
 
+absl::Status CheckOwns(absl::string_view cache, const CacheAccess& access, const Peer& peer,
+                       absl::string_view what) {
+  if (peer.uid == access.owner_uid) return absl::OkStatus();
+  return AccessDenied(absl::StrCat("cache '", cache, "' is shared with user ", peer.uid,
+                                   ", but belongs to another: attach without ", what),
+                      "owner", {{"cache", std::string(cache)}, {"uid", absl::StrCat(peer.uid)}});
+}
+
 std::string NameOf(const Sharing& sharing) {
   if (sharing.everybody) return "everybody";
   std::vector<std::string> parts;

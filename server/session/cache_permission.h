@@ -14,6 +14,11 @@ namespace kvtier {
 // what it is like.
 absl::Status CheckMayAttach(absl::string_view cache, const CacheAccess& access, const Peer& peer);
 
+// OK, or ACCESS_DENIED to `what`, an option that changes a cache for all who are attached to it.
+// For who may attach.
+absl::Status CheckOwns(absl::string_view cache, const CacheAccess& access, const Peer& peer,
+                       absl::string_view what);
+
 // "nobody", "everybody", "users 1000,1001 and groups 44".
 std::string NameOf(const Sharing& sharing);
 

@@ -122,6 +122,33 @@ TEST_F(NodeAccessTest, AKeptCacheIsNobodyElsesToTakeOrToReplace) {
   EXPECT_TRUE(AttachAs(kOwner).ok());
 }
 
+TEST_F(NodeAccessTest, WhomACacheIsSharedWithCannotTakeItFromItsOwner) {
+  const std::string session = OpenAs(kOwner);
+  const AttachOptions options = {
+      .retain = Retention{.blocks_max = 9, .duration = absl::Minutes(1)},
+      .share = Sharing{.uids = {kFriend}, .gids = {kGroup}},
+  };
+  ASSERT_TRUE(node().AttachCache(session, "kv", SmallLayout{}.Make(), "", Soon(), options).ok());
+  const auto try_all = [&] {
+    for (const Retention& retain :
+         {Retention{.blocks_max = 0, .duration = absl::Minutes(1)}, *options.retain, Retention{}}) {
+      ExpectRefused(AttachAs(kFriend, {.retain = retain}), kFriend);
+    }
+    const CacheLayout other = SmallLayout{.top_k = 4}.Make();
+    ExpectRefused(AttachAs(kFriend, {.replace_kept = true}, other), kFriend);
+    ExpectRefused(AttachAs(kOther, {.replace_kept = true}, other, {kGroup}), kOther);
+    EXPECT_EQ(AccessOfCache().owner_uid, kOwner);
+    EXPECT_EQ(node().Snapshot("kv")->caches[0].retention.blocks_max, 9);
+  };
+  try_all();
+  node().CloseSession(session);
+  try_all();
+  // The same cache as it is, with or without the option that changes nothing.
+  EXPECT_TRUE(AttachAs(kFriend, {.replace_kept = true}).ok());
+  EXPECT_TRUE(AttachAs(kFriend).ok());
+  EXPECT_TRUE(AttachAs(kOwner, {.retain = Retention{.blocks_max = 5}}).ok());
+}
+
 TEST_F(NodeAccessTest, AFreeNameIsWhoseComesFirst) {
   const std::string session = OpenAs(kOwner);
   ASSERT_TRUE(node().AttachCache(session, "kv", SmallLayout{}.Make(), "", Soon()).ok());

@@ -175,10 +175,15 @@ absl::StatusOr<std::shared_ptr<CacheSlot>> Node::Impl::JoinOrMakeSlot(absl::stri
     const CacheSlot& slot = *found->second;
     // First: whoever may not attach learns nothing of it, and cannot have it dropped.
     KVTIER_RETURN_IF_ERROR(CheckMayAttach(cache, slot.access, peer));
+    if (options.retain.has_value()) {
+      KVTIER_RETURN_IF_ERROR(CheckOwns(cache, slot.access, peer, "retain"));
+    }
     absl::Status same = CheckSameLayout(cache, slot.layout, layout);
     if (same.ok()) same = CheckSameSharing(cache, slot.access.sharing, options.share);
     if (same.ok()) return slot.cache == nullptr ? nullptr : found->second;
-    if (!options.replace_kept || !MayEndLocked(slot)) return same;
+    if (!options.replace_kept) return same;
+    KVTIER_RETURN_IF_ERROR(CheckOwns(cache, slot.access, peer, "replace_kept"));
+    if (!MayEndLocked(slot)) return same;
     DropLocked(std::shared_ptr<CacheSlot>(found->second));
   }
   if (static_cast<int32_t>(caches_.size()) >= limits_.caches_max && !DropOneLocked()) {
