@@ -75,18 +75,27 @@ absl::StatusOr<std::unique_ptr<PoolFolder>> PoolFolder::Open(const PoolFolderOpt
   std::unique_ptr<PoolFolder> folder(new PoolFolder(options));
   KVTIER_RETURN_IF_ERROR(folder->OpenFolder());
   KVTIER_RETURN_IF_ERROR(folder->OpenPool());
-  KVTIER_RETURN_IF_ERROR(folder->StartRun());
-  KVTIER_ASSIGN_OR_RETURN(const bool all, folder->AdoptCaches());
-  if (all || !folder->EarlierRunsMapThePool()) return folder;
-  // Nobody knows where the lost cache's rows are, and a worker may still write them.
-  folder->dropped_.push_back("the pool: workers of an earlier daemon may write the lost cache");
-  folder->kept_.clear();
-  KVTIER_RETURN_IF_ERROR(folder->RemoveAllFiles());
-  KVTIER_ASSIGN_OR_RETURN(const std::string machine_boot_id,
-                          ReadMachineBootId(options.system_root));
-  KVTIER_RETURN_IF_ERROR(folder->MakePool(machine_boot_id));
-  KVTIER_RETURN_IF_ERROR(folder->StartRun());
+  absl::Status usable = folder->StartRun();
+  if (usable.ok()) {
+    KVTIER_ASSIGN_OR_RETURN(const bool all, folder->AdoptCaches());
+    // Nobody knows where the lost cache's rows are, and a worker may still write them.
+    if (!all && folder->EarlierRunsMapThePool()) {
+      usable = absl::DataLossError("workers of an earlier daemon may write the lost cache");
+    }
+  }
+  if (absl::IsDataLoss(usable)) usable = folder->StartAnew(usable.message());
+  KVTIER_RETURN_IF_ERROR(usable);
   return folder;
+}
+
+absl::Status PoolFolder::StartAnew(absl::string_view why) {
+  dropped_.push_back(absl::StrCat("the pool: ", why));
+  kept_.clear();
+  KVTIER_RETURN_IF_ERROR(RemoveAllFiles());
+  KVTIER_ASSIGN_OR_RETURN(const std::string machine_boot_id,
+                          ReadMachineBootId(options_.system_root));
+  KVTIER_RETURN_IF_ERROR(MakePool(machine_boot_id));
+  return StartRun();
 }
 
 absl::Status PoolFolder::OpenFolder() {
@@ -198,11 +207,13 @@ absl::Status PoolFolder::StartRun() {
   lock.l_start = run_;
   lock.l_len = 1;
   probe_ = UniqueFd(openat(view_.fd, kRows, O_RDWR | O_CLOEXEC | O_NOFOLLOW));
-  if (!probe_.valid() || fcntl(rows_.get(), F_OFD_SETLK, &lock) != 0) {
-    return FolderInvalid(options_.path,
-                         absl::StrCat("its rows cannot be locked: ", strerror(errno)));
+  if (probe_.valid() && fcntl(rows_.get(), F_OFD_SETLK, &lock) == 0) return absl::OkStatus();
+  // Workers have the descriptor of an earlier run: one of them took more than that run did. It must
+  // not keep this one from starting, and the rows would never be known to be free.
+  if (probe_.valid() && (errno == EAGAIN || errno == EACCES)) {
+    return absl::DataLossError("a worker of an earlier daemon has locked its rows");
   }
-  return absl::OkStatus();
+  return FolderInvalid(options_.path, absl::StrCat("its rows cannot be locked: ", strerror(errno)));
 }
 
 bool PoolFolder::EarlierRunsMapThePool() const {

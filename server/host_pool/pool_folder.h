@@ -18,6 +18,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
 #include "server/core/shared_memory.h"
 #include "server/host_pool/cache_file.h"
 #include "server/host_pool/pool_file.h"
@@ -69,7 +70,10 @@ class PoolFolder {
   // The pool that is there; NOT_FOUND or DATA_LOSS: none that can be used.
   absl::Status AdoptPool(const std::string& machine_boot_id);
   absl::Status MakePool(const std::string& machine_boot_id);
+  // DATA_LOSS: a worker has locked the rows, which can't be this run's then.
   absl::Status StartRun();
+  // Leaves the pool that is there, because of `why`, and makes another.
+  absl::Status StartAnew(absl::string_view why);
   // False: one that may have been a worker's is lost.
   absl::StatusOr<bool> AdoptCaches();
   absl::StatusOr<std::vector<std::string>> FileNames() const;  // of our own

@@ -1,5 +1,6 @@
 #include "server/host_pool/pool_folder.h"
 
+#include <fcntl.h>
 #include <sched.h>
 #include <signal.h>
 #include <sys/mman.h>
@@ -296,6 +297,35 @@ TEST_F(PoolFolderTest, ProcessesThatMapTheRowsAreSeen) {
   char byte = 0;
   EXPECT_EQ(read(ends[0], &byte, 1), 0);
   close(ends[0]);
+}
+
+// By the descriptor that it was given, whose lock it can make an exclusive one, of all runs to
+// come.
+TEST_F(PoolFolderTest, AWorkerThatLocksTheRowsKeepsNoDaemonFromStarting) {
+  UniqueFd workers;
+  {
+    const auto folder = Open();
+    workers = folder->TakeRows();
+    absl::StatusOr<CacheFile> file = folder->NewCacheFile(
+        {.cache = "kv", .layout = Layout(), .part_offset_bytes = 0, .part_bytes = kPiece});
+    ASSERT_TRUE(file.ok() && file->Commit().ok());
+  }
+  struct flock lock = {};
+  lock.l_type = F_WRLCK;
+  lock.l_whence = SEEK_SET;  // from 0 to the end, whatever that is
+  ASSERT_EQ(fcntl(workers.get(), F_OFD_SETLK, &lock), 0);
+  {
+    const auto folder = Open();
+    ASSERT_NE(folder, nullptr);
+    EXPECT_THAT(folder->dropped(), ElementsAre(HasSubstr("has locked its rows")));
+    EXPECT_TRUE(folder->rows_are_new());
+    EXPECT_THAT(folder->TakeKept(), IsEmpty());
+    EXPECT_FALSE(folder->EarlierRunsMapThePool()) << "of these rows";
+  }
+  const auto folder = Open();
+  ASSERT_NE(folder, nullptr);
+  EXPECT_FALSE(folder->rows_are_new()) << "these the worker does not have";
+  EXPECT_THAT(folder->dropped(), IsEmpty());
 }
 
 TEST_F(PoolFolderTest, ThePoolsRowsStay) {
