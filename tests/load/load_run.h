@@ -23,6 +23,8 @@ inline constexpr double kSlopeMax = 500e3;
 // anything about. What is left when they have gone is compared with what was left after the
 // warm-up: as much as the daemon keeps of what was freed.
 inline constexpr int64_t kHostileGrowthMax = int64_t{64} << 20;
+// gRPC and the C library start and end threads of their own as they need them.
+inline constexpr int64_t kOwnThreads = 2;
 // Health must answer within it, whatever else goes on.
 inline constexpr double kLivenessMaxUs = 2e6;
 
@@ -58,6 +60,8 @@ class LoadRun {
   ProcessSample Settle(const ProcessSample* before);
   void Judge(const Phase& phase, const ProcessSample& before, const ProcessSample& after,
              const CallTimes& times);
+  // What the daemon has open, for whoever looks for what is left.
+  void PrintDescriptors() const;
   void Demand(bool holds, const std::string& what);
   void Report(const Phase& phase, const ProcessSample& before, const ProcessSample& after,
               const CallTimes& times);
