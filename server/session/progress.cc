@@ -31,8 +31,8 @@ absl::StatusOr<std::shared_ptr<Progress>> Progress::Create(DeviceBackend* backen
 
 absl::Status Progress::Expect(int32_t number) {
   MutexLock lock(&mutex_);
-  // From all of them, not the last one: in steps of 2^30 they would go round, and no number would
-  // reach all.
+  // From each of them, not from the last alone: in steps of 2^30 they would go round, and no number
+  // would reach all.
   for (const int32_t wait : waits_) {
     const int32_t ahead = Ahead(number, wait);
     if (ahead > kDistanceMax || ahead < -kDistanceMax) {
