@@ -139,11 +139,13 @@ void Acceptor::AcceptSome(size_t door) {
 void Acceptor::Greet(size_t door, UniqueFd connection) {
   const int fd = connection.get();
   WaitingRoom::Waiting waiting = {.fd = std::move(connection),
-                                  .peer = PeerOf(fd),
+                                  .peer = ProcessOf(fd),
                                   .door = door,
                                   .sequence = next_sequence_++ & kSequenceMask,
                                   .since = clock_->Now()};
-  // Told of each arrival once, so that half a preface keeps nobody busy. What has come already is
+  // Most have spoken before they are accepted.
+  if (Conclude(PeekFirstWords(fd), &waiting)) return;
+  // Told of each arrival once, so that half a preface keeps nobody busy. What has come meanwhile is
   // an arrival.
   if (!Watch(epoll_.get(), EPOLL_CTL_ADD, fd, EPOLLIN | EPOLLRDHUP | EPOLLET,
              WaitingTagOf(fd, waiting.sequence))) {
@@ -179,13 +181,25 @@ void Acceptor::Hear(int fd, bool has_hung_up) {
   const FirstWords words = PeekFirstWords(fd);
   if (words == FirstWords::kNotYet && !has_hung_up) return;
   std::optional<WaitingRoom::Waiting> waiting = room_.Leave(fd);
-  if (words == FirstWords::kGone || words == FirstWords::kNotYet) return;
-  if (words == FirstWords::kOther) {
-    End(*waiting, Refusal::kNotHttp2);
-    return;
-  }
   epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, fd, nullptr);
-  doors_[waiting->door].take(std::move(waiting->fd));
+  Conclude(words, &*waiting);
+}
+
+bool Acceptor::Conclude(FirstWords words, WaitingRoom::Waiting* waiting) {
+  switch (words) {
+    case FirstWords::kNotYet:
+      return false;
+    case FirstWords::kGone:
+      break;
+    case FirstWords::kOther:
+      End(*waiting, Refusal::kNotHttp2);
+      break;
+    case FirstWords::kHttp2:
+    case FirstWords::kTls:
+      doors_[waiting->door].take(std::move(waiting->fd));
+      break;
+  }
+  return true;
 }
 
 void Acceptor::End(const WaitingRoom::Waiting& waiting, Refusal why) {

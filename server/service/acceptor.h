@@ -19,6 +19,7 @@
 #include "server/core/shared_memory.h"
 #include "server/core/thread.h"
 #include "server/service/connection_counts.h"
+#include "server/service/first_words.h"
 #include "server/service/log.h"
 #include "server/service/waiting_room.h"
 #include "server/service/wakeup.h"
@@ -68,6 +69,8 @@ class Acceptor {
   void HearOf(uint64_t tag, uint32_t events);
   // Hands on, or ends, a connection that waits and may have spoken.
   void Hear(int fd, bool has_hung_up);
+  // Hands on who has spoken, ends who has said something else. False: he has to wait.
+  bool Conclude(FirstWords words, WaitingRoom::Waiting* waiting);
   void End(const WaitingRoom::Waiting& waiting, Refusal why);
 
   const std::vector<Door> doors_;

@@ -40,6 +40,15 @@ bool IsSameProcess(const Peer& a, const Peer& b) {
   return a.pid == b.pid && (a.pid >= 0 || a.uid == b.uid);
 }
 
+// None of another socket than a Unix one: of those of TCP the kernel says that they are nobody's.
+std::optional<ucred> CredentialsOf(int fd) {
+  ucred credentials = {};
+  socklen_t size = sizeof(credentials);
+  if (getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &credentials, &size) != 0) return std::nullopt;
+  if (credentials.uid == static_cast<uid_t>(-1)) return std::nullopt;
+  return credentials;
+}
+
 // The number in a name like "fd:17"; -1 in others.
 int FdOf(absl::string_view name) {
   int fd = -1;
@@ -49,15 +58,19 @@ int FdOf(absl::string_view name) {
 }  // namespace
 
 Peer PeerOf(int fd) {
-  ucred credentials = {};
-  socklen_t size = sizeof(credentials);
-  if (getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &credentials, &size) != 0) return {};
-  // Of a TCP socket the kernel says that it is nobody's.
-  if (credentials.uid == static_cast<uid_t>(-1)) return {};
+  const std::optional<ucred> credentials = CredentialsOf(fd);
+  if (!credentials.has_value()) return {};
+  Peer peer = ProcessOf(fd);
+  peer.gids = GroupsOf(fd, credentials->gid);
+  return peer;
+}
+
+Peer ProcessOf(int fd) {
+  const std::optional<ucred> credentials = CredentialsOf(fd);
+  if (!credentials.has_value()) return {};
   // pid 0: a process outside of the daemon's PID namespace.
-  return {.pid = credentials.pid > 0 ? credentials.pid : -1,
-          .uid = static_cast<int32_t>(credentials.uid),
-          .gids = GroupsOf(fd, credentials.gid)};
+  return {.pid = credentials->pid > 0 ? credentials->pid : -1,
+          .uid = static_cast<int32_t>(credentials->uid)};
 }
 
 void PeerTable::SetOperators(std::vector<int32_t> uids) {

@@ -34,6 +34,8 @@ struct PeerLimits {
 
 // The peer of a connected Unix socket, as the kernel says it; {-1, -1} of another socket.
 Peer PeerOf(int fd);
+// The same without its groups.
+Peer ProcessOf(int fd);
 
 // The daemon accepts connections itself and hands them to gRPC, which names them "fd:17" in
 // ServerContext::peer(). gRPC does not say when a connection ends; its entry is dropped when the

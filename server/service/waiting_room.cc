@@ -1,39 +1,40 @@
 #include "server/service/waiting_room.h"
 
 #include <algorithm>
+#include <iterator>
 #include <utility>
 
-#include "absl/container/flat_hash_map.h"
-
 namespace kvtier {
-namespace {
 
-// A process, or where the kernel does not name it (another PID namespace) all of a user's.
-std::pair<int32_t, int32_t> KeyOf(const Peer& peer) { return {peer.pid, peer.uid}; }
-
-}  // namespace
+void WaitingRoom::Enter(Waiting waiting) {
+  const int fd = waiting.fd.get();
+  ++counts_[KeyOf(waiting.peer)];
+  waiting_.push_back(std::move(waiting));
+  by_fd_[fd] = std::prev(waiting_.end());
+}
 
 std::optional<WaitingRoom::Waiting> WaitingRoom::Leave(int fd) {
-  const auto found = std::find_if(waiting_.begin(), waiting_.end(),
-                                  [fd](const Waiting& one) { return one.fd.get() == fd; });
-  if (found == waiting_.end()) return std::nullopt;
-  Waiting waiting = std::move(*found);
-  waiting_.erase(found);
+  const auto found = by_fd_.find(fd);
+  if (found == by_fd_.end()) return std::nullopt;
+  Waiting waiting = std::move(*found->second);
+  waiting_.erase(found->second);
+  by_fd_.erase(found);
+  const auto count = counts_.find(KeyOf(waiting.peer));
+  if (--count->second == 0) counts_.erase(count);
   return waiting;
 }
 
 const WaitingRoom::Waiting* WaitingRoom::Find(int fd) const {
-  const auto found = std::find_if(waiting_.begin(), waiting_.end(),
-                                  [fd](const Waiting& one) { return one.fd.get() == fd; });
-  return found == waiting_.end() ? nullptr : &*found;
+  const auto found = by_fd_.find(fd);
+  return found == by_fd_.end() ? nullptr : &*found->second;
 }
 
 const WaitingRoom::Waiting* WaitingRoom::NextToGo() const {
-  absl::flat_hash_map<std::pair<int32_t, int32_t>, size_t> counts;
   size_t most = 0;
-  for (const Waiting& one : waiting_) most = std::max(most, ++counts[KeyOf(one.peer)]);
+  for (const auto& [key, count] : counts_) most = std::max(most, count);
+  // Where one peer has most of the places it has the first ones, too: no long way.
   const auto found = std::find_if(waiting_.begin(), waiting_.end(), [&](const Waiting& one) {
-    return counts[KeyOf(one.peer)] == most;
+    return counts_.find(KeyOf(one.peer))->second == most;
   });
   return found == waiting_.end() ? nullptr : &*found;
 }
@@ -41,8 +42,7 @@ const WaitingRoom::Waiting* WaitingRoom::NextToGo() const {
 std::vector<WaitingRoom::Waiting> WaitingRoom::SendAwayLate(absl::Time now) {
   std::vector<Waiting> late;
   while (!waiting_.empty() && now - waiting_.front().since >= patience_) {
-    late.push_back(std::move(waiting_.front()));
-    waiting_.pop_front();
+    late.push_back(*Leave(waiting_.front().fd.get()));
   }
   return late;
 }

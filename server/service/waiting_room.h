@@ -12,6 +12,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/container/flat_hash_map.h"
 #include "absl/time/time.h"
 #include "server/core/shared_memory.h"
 #include "server/session/types.h"
@@ -33,7 +34,7 @@ class WaitingRoom {
 
   bool full() const { return waiting_.size() >= places_; }
   // Not if it is full.
-  void Enter(Waiting waiting) { waiting_.push_back(std::move(waiting)); }
+  void Enter(Waiting waiting);
   // The one with descriptor `fd`; none if it is not here.
   std::optional<Waiting> Leave(int fd);
   // Null if it is not here.
@@ -46,9 +47,15 @@ class WaitingRoom {
   size_t size() const { return waiting_.size(); }
 
  private:
+  using Key = std::pair<int32_t, int32_t>;
+  static Key KeyOf(const Peer& peer) { return {peer.pid, peer.uid}; }
+
   const size_t places_;
   const absl::Duration patience_;
   std::list<Waiting> waiting_;  // longest first
+  absl::flat_hash_map<int, std::list<Waiting>::iterator> by_fd_;
+  // A process, or where the kernel does not name it (another PID namespace) all of a user's.
+  absl::flat_hash_map<Key, size_t> counts_;
 };
 
 }  // namespace kvtier
