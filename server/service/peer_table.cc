@@ -55,22 +55,25 @@ int FdOf(absl::string_view name) {
   return absl::ConsumePrefix(&name, kLocalPeerPrefix) && absl::SimpleAtoi(name, &fd) ? fd : -1;
 }
 
+// pid 0: a process outside of the daemon's PID namespace.
+Peer ProcessOf(const ucred& credentials) {
+  return {.pid = credentials.pid > 0 ? credentials.pid : -1,
+          .uid = static_cast<int32_t>(credentials.uid)};
+}
+
 }  // namespace
 
 Peer PeerOf(int fd) {
   const std::optional<ucred> credentials = CredentialsOf(fd);
   if (!credentials.has_value()) return {};
-  Peer peer = ProcessOf(fd);
+  Peer peer = ProcessOf(*credentials);
   peer.gids = GroupsOf(fd, credentials->gid);
   return peer;
 }
 
 Peer ProcessOf(int fd) {
   const std::optional<ucred> credentials = CredentialsOf(fd);
-  if (!credentials.has_value()) return {};
-  // pid 0: a process outside of the daemon's PID namespace.
-  return {.pid = credentials->pid > 0 ? credentials->pid : -1,
-          .uid = static_cast<int32_t>(credentials->uid)};
+  return credentials.has_value() ? ProcessOf(*credentials) : Peer();
 }
 
 void PeerTable::SetOperators(std::vector<int32_t> uids) {
