@@ -11,14 +11,15 @@ from deploy.kubernetes import policy
 OVERLAYS = ("cpu", "gpu", "hugepages", "kept")
 
 
-def validate(text):
+def validate(text, variables=None):
     """What the daemon says to it, and its status."""
     with tempfile.TemporaryDirectory() as folder:
         path = os.path.join(folder, "kvtierd.yaml")
         with open(path, "w") as file:
             file.write(text)
         done = subprocess.run(["server/kvtierd", "--config=" + path, "--validate"],
-                              capture_output=True, text=True, check=False)
+                              capture_output=True, text=True, check=False,
+                              env={**os.environ, **(variables or {})})
     return done.returncode, done.stdout + done.stderr
 
 
@@ -33,6 +34,14 @@ class Valid(unittest.TestCase):
             with self.subTest(overlay=overlay):
                 documents = deploy_tools.kustomize("deploy/kubernetes/overlays/" + overlay)
                 self.assertEqual(validate(config_text(documents)), (0, "valid\n"))
+
+    def test_of_the_component(self):
+        documents = deploy_tools.kustomize("deploy/kubernetes/examples/tls")
+        variables = policy.variables_of(documents)
+        self.assertIn("KVTIERD_TCP", variables)
+        self.assertEqual(validate(config_text(documents), variables), (0, "valid\n"))
+        variables.pop("KVTIERD_TLS_KEY")
+        self.assertEqual(validate(config_text(documents), variables)[0], 1)
 
     def test_of_the_chart(self):
         for values in ({}, {"backend": "cpu"}, {"pool": {"gibibytes": 1536, "hugePages": "require"}},

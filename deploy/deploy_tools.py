@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+import tempfile
 import unittest
 
 import jsonschema
@@ -37,6 +38,18 @@ def run(name, *arguments, **options):
 def kustomize(folder):
     """The objects of a kustomization of this clone, by kubectl."""
     return load_all(run("kubectl", "kustomize", os.path.join(ROOT, folder)))
+
+
+def kustomize_of(kustomization):
+    """The same of one that is not in the clone; its paths are, from the clone's root."""
+    with tempfile.TemporaryDirectory() as folder:
+        # kubectl takes no absolute path.
+        place = os.path.realpath(folder)
+        for paths in (kustomization["resources"], kustomization["components"]):
+            paths[:] = [os.path.relpath(os.path.join(ROOT, path), place) for path in paths]
+        with open(os.path.join(place, "kustomization.yaml"), "w") as file:
+            yaml.safe_dump(kustomization, file)
+        return load_all(run("kubectl", "kustomize", place))
 
 
 def helm():

@@ -115,6 +115,22 @@ class Rendered(unittest.TestCase):
         volume = next(v for v in policy.pod_of(documents)["volumes"] if v["name"] == "tls")
         self.assertEqual(volume["secret"], {"secretName": "kvtierd-tls", "defaultMode": 0o440})
 
+    def test_tls_is_the_kustomizations_component(self):
+        chart = render({"tls": {**TLS, "viewers": ["watch.example.org"],
+                                "operators": ["spiffe://example.org/ops"]}})
+        other = deploy_tools.kustomize("deploy/kubernetes/examples/tls")
+        self.assertEqual(policy.config_of(chart), policy.config_of(other))
+        for part in (lambda d: policy.daemon_of(d)["ports"],
+                     lambda d: policy.daemon_of(d)["volumeMounts"],
+                     lambda d: [v for v in policy.pod_of(d)["volumes"] if v["name"] == "tls"],
+                     lambda d: policy.pod_of(d)["securityContext"],
+                     lambda d: policy.of_kind(d, "NetworkPolicy")[0]["spec"]["ingress"]):
+            sides = [_without_instance(part(documents)) for documents in (chart, other)]
+            for side in sides:
+                if isinstance(side, list):
+                    side.sort(key=lambda item: json.dumps(item, sort_keys=True))
+            self.assertEqual(*sides)
+
     def test_another_configuration_rolls_the_pods(self):
         def annotations(values):
             daemon = policy.of_kind(render(values), "DaemonSet")[0]

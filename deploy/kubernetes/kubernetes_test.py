@@ -17,6 +17,10 @@ def rendered(overlay):
     return deploy_tools.kustomize("deploy/kubernetes/overlays/" + overlay)
 
 
+def with_tls():
+    return deploy_tools.kustomize("deploy/kubernetes/examples/tls")
+
+
 class Rendered(unittest.TestCase):
     def test_what_is_there(self):
         for overlay in OVERLAYS:
@@ -60,6 +64,40 @@ class Rendered(unittest.TestCase):
         names = {volume["configMap"]["name"] for overlay in OVERLAYS
                  for volume in policy.pod_of(rendered(overlay))["volumes"] if "configMap" in volume}
         self.assertEqual(len(names), len(OVERLAYS))
+
+
+class Tls(unittest.TestCase):
+    """The component, in the example that shows how to use it."""
+
+    def test_kubernetes_takes_it_and_our_policies_hold(self):
+        schemas = deploy_tools.Schemas()
+        for document in with_tls():
+            if document["kind"] not in FOREIGN_KINDS:
+                self.assertEqual(schemas.faults(document), [], document["kind"])
+        self.assertEqual(policy.faults(with_tls()), [])
+
+    def test_every_overlay_takes_it(self):
+        for overlay in OVERLAYS:
+            with self.subTest(overlay=overlay):
+                documents = deploy_tools.kustomize_of({
+                    "apiVersion": "kustomize.config.k8s.io/v1beta1", "kind": "Kustomization",
+                    "resources": ["deploy/kubernetes/overlays/" + overlay],
+                    "components": ["deploy/kubernetes/components/tls"]})
+                self.assertEqual(policy.faults(documents), [])
+                self.assertEqual(policy.config_of(documents)["tcp"], ["0.0.0.0:7400"])
+
+    def test_the_example_is_the_overlay_and_names(self):
+        config, plain = policy.config_of(with_tls()), policy.config_of(rendered("gpu"))
+        self.assertEqual({name for name in config if name not in plain},
+                         {"tcp", "tls_certificate", "tls_key", "tls_client_ca", "tls_viewers",
+                          "tls_operators"})
+        self.assertEqual({name: config[name] for name in plain}, plain)
+
+    def test_our_policies_fire(self):
+        for name, spoil in TLS_FAULTS:
+            documents = with_tls()
+            spoil(documents)
+            self.assertIn(name, [found for found, _ in policy.faults(documents)])
 
 
 def set_config(documents, **keys):
@@ -133,6 +171,18 @@ FAULTS = [
     ("the_sockets_are_the_groups", lambda d: set_config(d, socket="/tmp/kvtierd.sock")),
     ("the_sockets_are_the_groups", lambda d: set_config(d, socket_mode=432)),
     ("the_sockets_are_the_groups", lambda d: DAEMON(d).update(volumeMounts=[])),
+]
+
+
+TLS_FAULTS = [
+    ("tcp_asks_who_comes", lambda d: DAEMON(d)["env"].remove(
+        {"name": "KVTIERD_TLS_CLIENT_CA", "value": "/etc/kvtierd-tls/ca.crt"})),
+    ("tcp_asks_who_comes", lambda d: DAEMON(d)["volumeMounts"].remove(
+        {"name": "tls", "mountPath": "/etc/kvtierd-tls", "readOnly": True})),
+    ("tcp_asks_who_comes", lambda d: DAEMON(d)["ports"].remove(
+        {"name": "grpc", "containerPort": 7400})),
+    ("the_network_is_closed", lambda d: policy.of_kind(d, "NetworkPolicy")[0]["spec"]["ingress"][1]
+     .pop("from")),
 ]
 
 

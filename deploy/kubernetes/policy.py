@@ -11,6 +11,8 @@ GRACE_MARGIN_SECONDS = 10
 
 UNITS = {"": 1, "Ki": 1 << 10, "Mi": 1 << 20, "Gi": 1 << 30, "Ti": 1 << 40, "KiB": 1 << 10,
          "MiB": 1 << 20, "GiB": 1 << 30, "TiB": 1 << 40}
+# Settings that are lists; in a variable, their items between commas.
+LISTS = ("allowed_uids", "operator_uids", "tcp", "tls_operators", "tls_viewers", "viewer_uids")
 RULES = []
 
 
@@ -45,12 +47,22 @@ def daemon_of(documents):
     return next(c for c in pod_of(documents)["containers"] if c["name"] == "kvtierd")
 
 
+def variables_of(documents):
+    """The daemon's settings among its variables, as texts, by name of variable."""
+    return {each["name"]: each["value"] for each in daemon_of(documents).get("env", [])
+            if each["name"].startswith("KVTIERD_")}
+
+
 def config_of(documents):
-    """The configuration that the pod mounts, as a dict."""
+    """What holds: the file that the pod mounts, and over it the variables, as a dict."""
     volume = next(v for v in pod_of(documents)["volumes"] if v["name"] == "config")
     name = volume["configMap"]["name"]
     config = next(c for c in of_kind(documents, "ConfigMap") if c["metadata"]["name"] == name)
-    return yaml.safe_load(config["data"]["kvtierd.yaml"])
+    values = yaml.safe_load(config["data"]["kvtierd.yaml"])
+    for variable, text in variables_of(documents).items():
+        name = variable[len("KVTIERD_"):].lower()
+        values[name] = text.split(",") if name in LISTS else text
+    return values
 
 
 def faults(documents):
