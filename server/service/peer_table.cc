@@ -1,6 +1,7 @@
 #include "server/service/peer_table.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 
@@ -10,6 +11,7 @@
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/strip.h"
+#include "server/core/shared_memory.h"
 
 namespace kvtier {
 namespace {
@@ -141,8 +143,12 @@ Peer PeerTable::FindById(int64_t id) const {
 bool PeerTable::End(int64_t id) {
   MutexLock lock(&mutex_);
   const auto found = Locate(id);
-  if (found == entries_.end() || InodeOf(found->first) != found->second.inode) return false;
-  return shutdown(found->first, SHUT_RDWR) == 0;
+  if (found == entries_.end()) return false;
+  // gRPC may close the number at any moment, and another connection get it: what is looked at and
+  // what is ended are the same behind a number of our own, where there is one left.
+  const UniqueFd own(fcntl(found->first, F_DUPFD_CLOEXEC, 0));
+  const int fd = own.valid() ? own.get() : found->first;
+  return InodeOf(fd) == found->second.inode && shutdown(fd, SHUT_RDWR) == 0;
 }
 
 size_t PeerTable::open() const {
