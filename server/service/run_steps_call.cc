@@ -185,13 +185,14 @@ void Pipeline::OnCancel() {
 }
 
 void Pipeline::Answer(const std::shared_ptr<Step>& step, v1::RunStepsResponse response) {
+  // Not under the lock, which is a leaf: these take locks of their own.
+  if (step->place != nullptr) step->place->SetReady();
   {
     MutexLock lock(&mutex_);
     step->response = std::move(response);
     step->ready = true;
-    if (step->place != nullptr) step->place->SetReady();
-    step->at_work.reset();
   }
+  step->at_work.reset();
   Pump();
 }
 
