@@ -348,6 +348,7 @@ std::vector<std::string> Server::Impl::Shutdown(absl::Duration grace) {
     // them.
     grpc_->Shutdown(std::chrono::system_clock::now());
     grpc_->Wait();
+    health_.store(nullptr);
     grpc_.reset();
   }
   refusals_.reset();

@@ -261,6 +261,7 @@ TEST_F(ServerTest, ShutdownDoesNotWaitForWatchers) {
 TEST_F(ServerTest, CallsAfterShutdownAreUnavailable) {
   Stats();
   server().Shutdown(absl::ZeroDuration());
+  server().Drain("too late");  // finds nobody to tell
   v1::GetStatsResponse response;
   EXPECT_EQ(Call(admin(), &v1::KvTierAdmin::Stub::GetStats, v1::GetStatsRequest(), &response)
                 .error_code(),
