@@ -85,7 +85,7 @@ class Reader {
   int32_t Number() { return static_cast<int32_t>(Word()); }
   std::string Text() {
     const int64_t size = Word();
-    if (size < 0 || !Has(size)) return "";
+    if (!Has(size)) return "";
     std::string text(bytes_.substr(0, size));
     bytes_.remove_prefix(size);
     return text;
@@ -105,7 +105,7 @@ class Reader {
  private:
   explicit Reader(absl::string_view bytes) : bytes_(bytes) {}
   bool Has(int64_t size) {
-    ok_ = ok_ && size <= static_cast<int64_t>(bytes_.size());
+    ok_ = ok_ && size >= 0 && size <= static_cast<int64_t>(bytes_.size());
     return ok_;
   }
 

@@ -75,6 +75,17 @@ TEST(ManifestTest, NumbersThatAreTooLargeAreDamage) {
   EXPECT_GT(refused, 6);
 }
 
+TEST(ManifestTest, ATextOfNegativeLengthIsDamage) {
+  CacheManifest manifest = SomeManifest();
+  manifest.pool_id.clear();  // the first
+  std::string bytes = EncodeManifest(manifest);
+  ASSERT_TRUE(DecodeCacheManifest(bytes).ok());
+  const int64_t length = -1;
+  std::memcpy(&bytes[kBody], &length, kWord);
+  WriteChecksum(&bytes);
+  EXPECT_EQ(DecodeCacheManifest(bytes).status().code(), absl::StatusCode::kDataLoss);
+}
+
 TEST(ManifestTest, AByteThatIsWrongIsDamage) {
   const std::string good = EncodeManifest(SomeManifest());
   for (size_t at = 0; at < good.size(); ++at) {
