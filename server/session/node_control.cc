@@ -194,6 +194,9 @@ absl::StatusOr<AssignResult> Node::Impl::AssignBlocks(
     requests.EditTable(
         [&](BlockTableImage& table) { table.Remove(request.region, assignment.block_ids); });
     cache.UndoAssign(request.holder, assignment);
+    // From the worker's table, too, although nothing else may be enqueued for long: shared blocks
+    // come with no quarantine that would see to it.
+    attachment.WhenPassed([] {});
     return assigned;
   }
   result.block_ids = assignment.block_ids;

@@ -184,6 +184,33 @@ TEST_F(NodeDeadlineTest, D10_AnAssignmentThatIsLateIsTakenBack) {
   EXPECT_EQ(Assign(worker, "r", 3).table_index, 1) << "and the next attempt works";
 }
 
+// Shared blocks alone: nothing is quarantined, and nobody else gives the device anything.
+TEST_F(NodeDeadlineTest, D10_ALateAssignmentLeavesTheTableWithoutFurtherWork) {
+  Worker worker = OpenAndAttach(SmallLayout{.block_count = 4}.Make());
+  Admit(worker, "r");
+  Assign(worker, "r", 1);
+  Admit(worker, "late");
+  const auto late = plan().DelayNth(Op::kWrite, 1);
+  absl::Status status;
+  std::thread call([&] {
+    status = node()
+                 .AssignBlocks(worker.session, "kv", "late", 0, {0}, {},
+                               clock().Now() + absl::Milliseconds(50))
+                 .status();
+  });
+  late->WaitUntilReached();
+  const auto undone = plan().DelayNth(Op::kWrite, 1);
+  clock().Advance(absl::Milliseconds(60));
+  call.join();
+  EXPECT_TRUE(IsError(status, Code::kDeadlineExceeded, "DEADLINE"));
+  late->Release();
+  undone->WaitUntilReached();
+  undone->Release();
+  ASSERT_TRUE(BackupPattern(worker, "r", 0, 0).ok());  // comes after it
+  EXPECT_THAT(worker.memory->TableRow(0), ElementsAre(0, -1, -1, -1));
+  EXPECT_THAT(worker.memory->TableRow(1), ElementsAre(-1, -1, -1, -1));
+}
+
 TEST_F(NodeDeadlineTest, D10_AnAdmissionThatIsLateIsTakenBack) {
   Worker worker = OpenAndAttach(SmallLayout{.max_requests = 1}.Make());
   const auto delay = plan().DelayNth(Op::kResetRegion, 1);
