@@ -9,8 +9,10 @@
 namespace kvtier {
 namespace {
 
-constexpr absl::Duration kInterval = absl::Seconds(5);
-// So much is left: a daemon under load uses it again at once.
+constexpr absl::Duration kLookInterval = absl::Seconds(5);
+// What is given back in between is taken again by page faults, some thousands: nothing in a minute.
+constexpr absl::Duration kTrimInterval = absl::Minutes(1);
+// So much is left until then: a daemon under load uses it again at once.
 constexpr int64_t kFreeBytesMax = int64_t{64} << 20;
 
 // Resident and not shared with others: heaps, stacks, and what libraries have mapped for
@@ -24,16 +26,23 @@ int64_t OwnBytes() {
   return fields == 3 ? (resident - shared) * sysconf(_SC_PAGESIZE) : 0;
 }
 
-}  // namespace
-
-void MemoryTrimmer::Tick(absl::Time now) {
-  if (now < next_) return;
-  next_ = now + kInterval;
+// Is so much free, and resident still, that it should not wait?
+bool IsMuchFree() {
   const struct mallinfo2 heap = mallinfo2();
   const auto freed = static_cast<int64_t>(heap.fordblks);
   const auto used = static_cast<int64_t>(heap.uordblks + heap.hblkhd);
   // What was given back counts as freed still; that it is not resident shows in the second.
-  if (freed > kFreeBytesMax && OwnBytes() - used > kFreeBytesMax) malloc_trim(0);
+  return freed > kFreeBytesMax && OwnBytes() - used > kFreeBytesMax;
+}
+
+}  // namespace
+
+void MemoryTrimmer::Tick(absl::Time now) {
+  if (now < next_look_) return;
+  next_look_ = now + kLookInterval;
+  if (now < next_trim_ && !IsMuchFree()) return;
+  next_trim_ = now + kTrimInterval;
+  malloc_trim(0);
 }
 
 }  // namespace kvtier

@@ -1,7 +1,8 @@
 // Gives memory back to the system that was freed, where it is much.
 //
 // The C library keeps what was freed for the next allocation, in heaps of several threads: after a
-// burst (thousands of calls, answers of gigabytes) for good.
+// burst (thousands of calls, answers of gigabytes) for good, and under a steady load for hours more
+// and more of it, a page here and a page there that no allocation of its size asks for.
 #pragma once
 
 #include "absl/time/time.h"
@@ -11,11 +12,12 @@ namespace kvtier {
 // For one thread.
 class MemoryTrimmer {
  public:
-  // Looks every few seconds. Each heap is locked for moments.
+  // Looks every few seconds whether it is much, and gives back every minute what there is. Each
+  // heap is locked for moments.
   void Tick(absl::Time now);
 
  private:
-  absl::Time next_ = absl::InfinitePast();
+  absl::Time next_look_ = absl::InfinitePast(), next_trim_ = absl::InfinitePast();
 };
 
 }  // namespace kvtier
