@@ -197,6 +197,22 @@ TEST_F(AcceptorTest, WhoSpeaksIsServedAmongManyWhoDoNot) {
   EXPECT_GE(counts_.refused(Refusal::kCrowded), 91);
 }
 
+// gRPC spends more on a connection than all that is done before, also on one that has ended.
+TEST_F(AcceptorTest, WhoHasSpokenAndLeftIsNotHandedOn) {
+  Start({});
+  UniqueFd first, good;
+  {
+    // The acceptor's thread stands still in the door until all of them have come.
+    MutexLock lock(&mutex_);
+    first = Say(absl::StrCat(kPreface, kSettings));
+    ASSERT_TRUE(WaitUntil([&] { return taking_.load() == 1; }));
+    for (int i = 0; i < 3; ++i) Say(absl::StrCat(kPreface, kSettings)).Reset();
+    Say("\x16\x03\x01").Reset();
+    good = Say(absl::StrCat(kPreface, kSettings));
+  }
+  EXPECT_TRUE(WaitForServed(2));
+}
+
 // The acceptor's thread stands still in a door, so that its next turn finds first that somebody
 // knocks, and then that the oldest of those who wait has hung up.
 TEST_F(AcceptorTest, AHangUpIsOfWhoeverHadTheDescriptorThen) {

@@ -1,6 +1,7 @@
 #include "server/service/first_words.h"
 
 #include <errno.h>
+#include <poll.h>
 #include <sys/socket.h>
 
 #include <algorithm>
@@ -20,6 +21,14 @@ constexpr size_t kPeekBytes = 512;
 // The first byte of a TLS record with a handshake. No preface begins with it.
 constexpr char kTlsHandshake = 0x16;
 
+bool HasHungUp(int fd) {
+  pollfd peer = {.fd = fd, .events = POLLRDHUP, .revents = 0};
+  return poll(&peer, 1, 0) == 1 && (peer.revents & (POLLRDHUP | POLLHUP | POLLERR)) != 0;
+}
+
+// All of it is there; `words` if the peer is as well.
+FirstWords IfThere(int fd, FirstWords words) { return HasHungUp(fd) ? FirstWords::kGone : words; }
+
 }  // namespace
 
 FirstWords PeekFirstWords(int fd) {
@@ -31,7 +40,7 @@ FirstWords PeekFirstWords(int fd) {
   }
   if (got == 0) return FirstWords::kGone;
   const absl::string_view words(buffer, static_cast<size_t>(got));
-  if (words[0] == kTlsHandshake) return FirstWords::kTls;
+  if (words[0] == kTlsHandshake) return IfThere(fd, FirstWords::kTls);
   const size_t common = std::min(words.size(), kPreface.size());
   if (words.substr(0, common) != kPreface.substr(0, common)) return FirstWords::kOther;
   const absl::string_view frame = words.substr(common);
@@ -40,7 +49,7 @@ FirstWords PeekFirstWords(int fd) {
   size_t payload_bytes = 0;
   for (int i = 0; i < 3; ++i) payload_bytes = payload_bytes << 8 | static_cast<uint8_t>(frame[i]);
   const size_t enough = std::min(kPreface.size() + kFrameHeadBytes + payload_bytes, sizeof(buffer));
-  return words.size() >= enough ? FirstWords::kHttp2 : FirstWords::kNotYet;
+  return words.size() >= enough ? IfThere(fd, FirstWords::kHttp2) : FirstWords::kNotYet;
 }
 
 }  // namespace kvtier

@@ -8,7 +8,7 @@ enum class FirstWords {
   kHttp2,   // the preface and the settings behind it
   kTls,     // the beginning of a TLS handshake; the rest is another's to check
   kOther,   // something else
-  kGone,    // the peer has gone
+  kGone,    // the peer has gone, whatever it has said: it would hear no answer
 };
 
 // `fd`: a connected, non-blocking stream socket. Never waits.
