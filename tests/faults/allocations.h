@@ -1,4 +1,5 @@
-// Makes allocations of the C++ runtime fail, one by one, and looks at their sizes. For tests.
+// Makes allocations of the C++ runtime fail, one by one, looks at their sizes, and counts those
+// that live. For tests.
 //
 // Linked into a program it replaces operator new, for all that is in the process.
 #pragma once
@@ -15,5 +16,8 @@ bool AllocationFailed();
 
 // The largest allocation since the last call.
 size_t TakeLargestAllocation();
+
+// Allocations that were not given back, of all threads.
+int64_t LiveAllocations();
 
 }  // namespace kvtier::faults
