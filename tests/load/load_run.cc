@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cstdio>
 #include <filesystem>
+#include <map>
 #include <system_error>
 #include <utility>
 
@@ -44,6 +45,21 @@ constexpr HostileShare kShares[] = {
     {"unread_steps", "unix", 1},  {"unread_unary", "unix", 64}, {"drip", "unix", 200},
     {"drip", "tcp", 200},
 };
+
+// The mean of each minute.
+std::string MemoryByMinute(const std::vector<Look>& looks) {
+  std::map<int, std::pair<double, int>> sums;
+  for (const Look& look : looks) {
+    auto& [sum, count] = sums[static_cast<int>(look.minutes)];
+    sum += static_cast<double>(look.process.anonymous_bytes);
+    ++count;
+  }
+  std::vector<int64_t> means;
+  for (const auto& [minute, sum] : sums) {
+    means.push_back(static_cast<int64_t>(sum.first / sum.second));
+  }
+  return absl::StrCat("[", absl::StrJoin(means, ", "), "]");
+}
 
 }  // namespace
 
@@ -292,6 +308,7 @@ std::string LoadRun::Summary(const Phase& phase, const ProcessSample& before,
       .Add("memory_before_bytes", before.anonymous_bytes)
       .Add("memory_max_bytes", anonymous)
       .Add("memory_after_bytes", after.anonymous_bytes)
+      .AddJson("memory_bytes_by_minute", MemoryByMinute(phase.looks))
       .Add("descriptors_before", before.descriptors)
       .Add("descriptors_max", descriptors)
       .Add("descriptors_after", after.descriptors)
