@@ -12,8 +12,21 @@
 #include "absl/time/time.h"
 #include "gtest/gtest.h"
 
+#if defined(__has_feature)
+#define KVTIER_TEST_HAS(feature) __has_feature(feature)
+#else
+#define KVTIER_TEST_HAS(feature) 0
+#endif
+
 namespace kvtier {
 namespace {
+
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__) || \
+    KVTIER_TEST_HAS(address_sanitizer) || KVTIER_TEST_HAS(thread_sanitizer)
+constexpr bool kHasSanitizer = true;
+#else
+constexpr bool kHasSanitizer = false;
+#endif
 
 constexpr int64_t kMebibyte = int64_t{1} << 20;
 constexpr size_t kBlockBytes = 1024;
@@ -47,9 +60,7 @@ class Holes {
 class MemoryTrimTest : public ::testing::Test {
  protected:
   void SetUp() override {
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-    GTEST_SKIP() << "sanitizers have heaps of their own";
-#endif
+    if (kHasSanitizer) GTEST_SKIP() << "sanitizers have heaps of their own";
   }
 
   const absl::Time begin_ = absl::FromUnixSeconds(1'000'000'000);
