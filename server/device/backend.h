@@ -94,6 +94,15 @@ class DeviceStream {
   // by a SignalWord or Write of another device stream, or, to host memory, by an atomic store.
   // Errors: as above.
   virtual absl::Status WaitWord(const int32_t* word, int32_t value) = 0;
+
+  // ---- Short work on the caller's thread, where the device is the host.
+
+  // True: nothing was enqueued that is not done, and until EndHere what this thread enqueues is
+  // done when its call returns: no Notify is needed to know. What other threads enqueue meanwhile
+  // comes after EndHere. False, and on a GPU always: nothing has changed.
+  virtual bool BeginHere() { return false; }
+  // After a BeginHere that was true, on the same thread.
+  virtual void EndHere() {}
 };
 
 // Host memory that kernels can reach; unregisters on destruction.

@@ -62,6 +62,43 @@ TEST_P(BackendConformance, EnqueueingWaitsForNothingAndCopiesItsArguments) {
   EXPECT_EQ(seen, std::vector<uint8_t>(64, 1));
 }
 
+// Where the device is the host; a GPU never says that it may.
+TEST_P(BackendConformance, AStreamWithoutWorkIsWorkedOnHere) {
+  auto stream = Stream();
+  auto memory = Allocate(64);
+  if (!stream->BeginHere()) GTEST_SKIP() << "works on threads of its own alone";
+  const std::vector<uint8_t> source(64, 1);
+  std::vector<uint8_t> seen(64, 0);
+  ASSERT_TRUE(stream->Write(memory->data(), source.data(), 64).ok());
+  ASSERT_TRUE(stream->Read(seen.data(), memory->data(), 64).ok());
+  EXPECT_EQ(seen, source) << "without a Notify";
+  EXPECT_FALSE(stream->BeginHere()) << "somebody is at it";
+  // What another thread enqueues comes afterwards, and in its order.
+  std::vector<uint8_t> later(64, 0);
+  std::thread other([&] {
+    const std::vector<uint8_t> twos(64, 2);
+    ASSERT_TRUE(stream->Write(memory->data(), twos.data(), 64).ok());
+    ASSERT_TRUE(stream->Read(later.data(), memory->data(), 64).ok());
+  });
+  other.join();
+  ASSERT_TRUE(stream->Read(seen.data(), memory->data(), 64).ok());
+  EXPECT_EQ(seen, source);
+  stream->EndHere();
+  ASSERT_TRUE(Drain(*stream).ok());
+  EXPECT_EQ(later, std::vector<uint8_t>(64, 2));
+}
+
+TEST_P(BackendConformance, NobodyPassesWhatWasEnqueued) {
+  Gate gate;
+  auto stream = Stream();
+  auto memory = Allocate(64);
+  Fill(*stream, *memory, std::vector<uint8_t>(64, 1));
+  ASSERT_TRUE(stream->Notify(gate.Callback()).ok());
+  EXPECT_FALSE(stream->BeginHere());
+  gate.Open();
+  ASSERT_TRUE(Drain(*stream).ok());
+}
+
 TEST_P(BackendConformance, EveryNotifyRunsOnceInOrderOnAnotherThread) {
   auto stream = Stream();
   std::vector<int> order;  // of the backend's thread until Drain returns

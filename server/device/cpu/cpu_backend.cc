@@ -162,7 +162,8 @@ class CpuBackend final : public DeviceBackend {
   absl::StatusOr<std::unique_ptr<DeviceStream>> CreateStream(
       absl::string_view device_uuid) override {
     KVTIER_RETURN_IF_ERROR(CheckDevice(device_uuid));
-    auto queue = std::make_shared<OperationQueue>(options_.threads);
+    auto queue = std::make_shared<OperationQueue>(
+        options_.threads, options_.stepper == nullptr ? nullptr : options_.stepper->works_here_);
     KVTIER_ASSIGN_OR_RETURN(std::unique_ptr<DeviceStream> stream,
                             CpuStream::Create(queue, options_.stepper == nullptr));
     if (options_.stepper != nullptr) options_.stepper->Add(queue);

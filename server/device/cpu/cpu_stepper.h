@@ -7,6 +7,7 @@
 //   stepper->RunAll();  // the rest
 #pragma once
 
+#include <atomic>
 #include <memory>
 #include <vector>
 
@@ -24,6 +25,9 @@ class CpuStepper {
   bool Step(int stream = 0);
   // Steps all streams in turn until none can move; the number of steps.
   int RunAll();
+  // From now on a stream that has nothing to do may be worked on here (DeviceStream::BeginHere),
+  // or, as at first, may not: then all moves by steps alone.
+  void SetWorksHere(bool works_here) { works_here_->store(works_here); }
   // Operations enqueued and not begun.
   int pending(int stream = 0) const;
 
@@ -32,6 +36,7 @@ class CpuStepper {
   void Add(const std::shared_ptr<OperationQueue>& queue);
   std::shared_ptr<OperationQueue> Get(int stream) const;
 
+  const std::shared_ptr<std::atomic<bool>> works_here_ = std::make_shared<std::atomic<bool>>(false);
   mutable Mutex mutex_;
   std::vector<std::weak_ptr<OperationQueue>> queues_ KVTIER_GUARDED_BY(mutex_);
 };

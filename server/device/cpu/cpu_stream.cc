@@ -104,6 +104,10 @@ absl::Status CpuStream::Backup(const BackupParams& params) {
 
 absl::Status CpuStream::Invalidate(const InvalidateParams& params) {
   KVTIER_RETURN_IF_ERROR(CheckCount("block_count", params.block_count));
+  if (cpu::Executor* const executor = queue_->here()) {
+    cpu::Invalidate(params, *executor);  // what it points to need not be copied
+    return absl::OkStatus();
+  }
   queue_->Push([params, blocks = Copy(params.blocks, params.block_count)](cpu::Executor& executor) {
     InvalidateParams call = params;
     call.blocks = DataOrNull(blocks);
@@ -135,9 +139,14 @@ absl::Status CpuStream::Write(uint8_t* destination, const void* source, int64_t 
 
 absl::Status CpuStream::Read(void* destination, const uint8_t* source, int64_t bytes) {
   KVTIER_RETURN_IF_ERROR(CheckCount("bytes", bytes));
-  queue_->Push([destination, source, bytes](cpu::Executor&) {
+  const auto read = [destination, source, bytes] {
     if (bytes > 0) std::memcpy(destination, source, static_cast<size_t>(bytes));
-  });
+  };
+  if (queue_->here() != nullptr) {
+    read();
+  } else {
+    queue_->Push([read](cpu::Executor&) { read(); });
+  }
   return absl::OkStatus();
 }
 

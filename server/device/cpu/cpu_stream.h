@@ -31,6 +31,8 @@ class CpuStream final : public DeviceStream {
   absl::Status Notify(std::function<void(absl::Status)> done) override;
   absl::Status SignalWord(int32_t* word, int32_t value) override;
   absl::Status WaitWord(const int32_t* word, int32_t value) override;
+  bool BeginHere() override { return queue_->BeginHere(); }
+  void EndHere() override { queue_->EndHere(); }
 
  private:
   explicit CpuStream(std::shared_ptr<OperationQueue> queue) : queue_(std::move(queue)) {}

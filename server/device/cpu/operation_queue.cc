@@ -21,6 +21,7 @@ bool HasCome(const int32_t* word, int32_t value) {
 }  // namespace
 
 void OperationQueue::Push(Operation operation) {
+  if (cpu::Executor* const executor = here()) return operation(*executor);
   MutexLock lock(&mutex_);
   items_.push_back({.operation = std::move(operation)});
   changed_.NotifyAll();
@@ -36,7 +37,7 @@ bool OperationQueue::RunOne() {
   Operation operation;
   {
     MutexLock lock(&mutex_);
-    while (running_) changed_.Wait(&mutex_);
+    while (running_) done_.Wait(&mutex_);
     if (items_.empty()) return false;
     Item& front = items_.front();
     if (front.word != nullptr && !HasCome(front.word, front.value)) return false;
@@ -49,8 +50,29 @@ bool OperationQueue::RunOne() {
   operation = nullptr;  // what it holds is freed before the next one begins
   MutexLock lock(&mutex_);
   running_ = false;
-  changed_.NotifyAll();
+  done_.NotifyAll();
   return true;
+}
+
+bool OperationQueue::BeginHere() {
+  if (works_here_ != nullptr && !works_here_->load()) return false;
+  MutexLock lock(&mutex_);
+  if (running_ || closed_ || !items_.empty()) return false;
+  running_ = true;
+  here_ = std::this_thread::get_id();
+  return true;
+}
+
+void OperationQueue::EndHere() {
+  MutexLock lock(&mutex_);
+  running_ = false;
+  here_ = {};
+  done_.NotifyAll();
+}
+
+cpu::Executor* OperationQueue::here() {
+  MutexLock lock(&mutex_);
+  return here_ == std::this_thread::get_id() ? &executor_ : nullptr;
 }
 
 bool OperationQueue::WaitForOperation() {

@@ -1,9 +1,12 @@
 // Operations of one CPU device stream, done one at a time in the order they came.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <deque>
 #include <functional>
+#include <memory>
+#include <thread>
 
 #include "absl/status/status.h"
 #include "kernels/cpu/executor.h"
@@ -16,8 +19,12 @@ class OperationQueue {
  public:
   using Operation = std::function<void(cpu::Executor&)>;
 
-  explicit OperationQueue(int threads) : executor_(threads) {}
+  // `works_here`: BeginHere may be true while this is; null: always.
+  explicit OperationQueue(int threads,
+                          std::shared_ptr<const std::atomic<bool>> works_here = nullptr)
+      : works_here_(std::move(works_here)), executor_(threads) {}
 
+  // Between BeginHere and EndHere of the calling thread the operation is done here.
   void Push(Operation operation);
   // What is pushed after it comes after *word - value >= 0 (cyclic).
   void PushWait(const int32_t* word, int32_t value);
@@ -28,6 +35,11 @@ class OperationQueue {
   bool WaitForOperation();
   // Does everything that is left, on the calling thread, and waits for the numbers in its way.
   void RunRest();
+  // As DeviceStream: true if there is nothing to do and nobody is at it.
+  bool BeginHere();
+  void EndHere();
+  // For what the calling thread does itself between the two; else null.
+  cpu::Executor* here();
   // Nothing more will be pushed.
   void Close();
   int size() const;
@@ -39,10 +51,13 @@ class OperationQueue {
     int32_t value = 0;
   };
 
+  const std::shared_ptr<const std::atomic<bool>> works_here_;
   mutable Mutex mutex_;
-  CondVar changed_;
+  CondVar changed_;  // something was pushed, or the queue is closed
+  CondVar done_;     // running_ is false again
   std::deque<Item> items_ KVTIER_GUARDED_BY(mutex_);
   bool running_ KVTIER_GUARDED_BY(mutex_) = false;
+  std::thread::id here_ KVTIER_GUARDED_BY(mutex_);  // who set running_ by BeginHere; or nobody
   bool closed_ KVTIER_GUARDED_BY(mutex_) = false;
   cpu::Executor executor_;  // used by who set running_
 };

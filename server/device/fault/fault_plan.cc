@@ -95,6 +95,16 @@ int64_t FaultPlan::faults() const {
   return faults_;
 }
 
+bool FaultPlan::quiet() const {
+  MutexLock lock(&mutex_);
+  for (const Operation& operation : operations_) {
+    if (!operation.faults.empty() || !operation.delays.empty() || !operation.every.ok()) {
+      return false;
+    }
+  }
+  return any_faults_.empty() && lost_.ok();
+}
+
 FaultPlan::Verdict FaultPlan::OnCall(DeviceOperation operation) {
   Verdict verdict;
   MutexLock lock(&mutex_);

@@ -91,6 +91,8 @@ class FaultPlan {
 
   int64_t calls(DeviceOperation operation) const;  // since the plan was made
   int64_t faults() const;                          // errors that were given out
+  // Nothing of the above is to happen, and the device is well.
+  bool quiet() const;
 
   // ---- For the backend.
   struct Verdict {

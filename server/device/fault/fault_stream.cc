@@ -91,6 +91,19 @@ absl::Status FaultStream::Notify(std::function<void(absl::Status)> done) {
   return status;
 }
 
+bool FaultStream::BeginHere() {
+  if (!plan_->quiet()) return false;
+  {
+    MutexLock lock(&mutex_);
+    if (!work_error_.ok()) return false;
+  }
+  {
+    MutexLock lock(&met_->mutex);
+    if (!met_->first.ok()) return false;
+  }
+  return inner_->BeginHere();
+}
+
 absl::Status FaultStream::SignalWord(int32_t* word, int32_t value) {
   return Enqueue(DeviceOperation::kSignalWord, [&] { return inner_->SignalWord(word, value); });
 }

@@ -28,6 +28,9 @@ class FaultStream final : public DeviceStream {
   absl::Status Notify(std::function<void(absl::Status)> done) override;
   absl::Status SignalWord(int32_t* word, int32_t value) override;
   absl::Status WaitWord(const int32_t* word, int32_t value) override;
+  // False while the plan has something in store, or an error has not been told: both need a Notify.
+  bool BeginHere() override;
+  void EndHere() override { inner_->EndHere(); }
 
  private:
   // Errors met by the inner stream that a delay's own Notify took notice of.
