@@ -45,6 +45,7 @@ class BlockTableImage {
 
   // One pending change, or none. The caller enqueues it, and gives it back if that failed.
   std::optional<Change> TakeChange();
+  bool has_changes() const { return !pending_.empty(); }
   void PutBack(const Change& change);
 
  private:

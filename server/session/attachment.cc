@@ -60,13 +60,22 @@ absl::Status Attachment::Open(absl::Time deadline) {
 }
 
 absl::Status Attachment::Enqueue(const Work& work, std::shared_ptr<void> context,
-                                 std::function<void(absl::Status)> done) {
-  MutexLock lock(&enqueue_mutex_);
-  KVTIER_RETURN_IF_ERROR(RunLocked(work, context));
-  const absl::Status notified =
-      NotifyLocked([context, done = std::move(done)](absl::Status status) { done(status); });
-  if (!notified.ok() && context != nullptr) contexts_.push_back(std::move(context));
-  return notified;
+                                 std::function<void(absl::Status)> done, bool is_short) {
+  {
+    MutexLock lock(&enqueue_mutex_);
+    const bool here = is_short && BeginHereLocked();
+    const absl::Status run = RunLocked(work, context);
+    if (here) EndHereLocked();
+    KVTIER_RETURN_IF_ERROR(run);
+    if (!here) {
+      const absl::Status notified =
+          NotifyLocked([context, done = std::move(done)](absl::Status status) { done(status); });
+      if (!notified.ok() && context != nullptr) contexts_.push_back(std::move(context));
+      return notified;
+    }
+  }
+  done(absl::OkStatus());
+  return absl::OkStatus();
 }
 
 absl::StatusOr<int64_t> Attachment::EnqueueOperation(
@@ -129,13 +138,16 @@ absl::StatusOr<int64_t> Attachment::EnqueueOperation(
 absl::Status Attachment::FlushTable() {
   MutexLock lock(&enqueue_mutex_);
   if (stream_ == nullptr || draining_) return SessionClosed(session_id());
-  return FlushTableLocked();
+  const bool here = BeginHereLocked();
+  const absl::Status flushed = FlushTableLocked();
+  if (here) EndHereLocked();
+  return flushed;
 }
 
 void Attachment::WhenPassed(std::function<void()> passed) {
   {
     MutexLock lock(&enqueue_mutex_);
-    if (!passed_all_) {
+    if (!passed_all_ && !HasPassedLocked()) {
       waiting_.push_back(std::move(passed));
       // While it drains, EndStream comes soon, and runs what waits.
       if (!draining_) PassLocked();
@@ -183,6 +195,7 @@ void Attachment::Drain(std::function<void()> drained) {
       // The last look.
       const auto reading = std::make_shared<StatsMirror::Reading>();
       if (!HostReadable()) {
+        unnotified_ = true;
         contexts_.push_back(reading);
         mirror_.Enqueue(stream_.get(), *tier_, 0, tier_->group_count(), reading.get())
             .IgnoreError();
@@ -250,6 +263,7 @@ absl::Status Attachment::FlushTableLocked() {
       requests_.EditTable([&](BlockTableImage& table) { table.PutBack(*change); });
       return written;
     }
+    unnotified_ = true;
     changes_.push_back(*std::move(change));
   }
 }
@@ -261,6 +275,7 @@ absl::Status Attachment::RunLocked(const Work& work, const std::shared_ptr<void>
   if (contexts_.size() >= kContextsMax) {
     KVTIER_RETURN_IF_ERROR(NotifyLocked([](absl::Status) {}));
   }
+  unnotified_ = true;
   const absl::Status done = work(stream_.get(), *tier_);
   // A part of the work may have been enqueued and use the context.
   if (!done.ok() && context != nullptr) contexts_.push_back(context);
@@ -278,15 +293,17 @@ absl::Status Attachment::NotifyLocked(std::function<void(absl::Status)> done) {
       stream_->Notify([self = shared_from_this(), progress = progress_, waits, carried,
                        done = std::move(done)](const absl::Status& status) {
         progress->Passed(waits);
-        self->use_->Answered(self->options_.clock->Now());
         done(status);
         self->OnNotified(status, *carried);
+        self->use_->Answered(self->options_.clock->Now());
       });
   if (!notified.ok()) {
     use_->Refused();
     waiting_.swap(carried->passed);
     contexts_.swap(carried->contexts);
     changes_.swap(carried->changes);
+  } else {
+    unnotified_ = false;
   }
   return notified;
 }

@@ -75,11 +75,15 @@ class Attachment : public std::enable_shared_from_this<Attachment> {
   // has to drain and release. Once.
   absl::Status Open(absl::Time deadline);
 
+  // As it looks, without a lock: is the device the host, and its stream without work?
+  bool LooksIdle() const { return HostReadable() && use_->waiting() == 0; }
   // Enqueues `work` and a notification that runs `done` with its status. `context` lives until
   // the device is done with the work, also if this fails half-way. On failure `done` never
-  // runs. Errors: SESSION_CLOSED, those of the work and the device.
+  // runs. With `is_short` the calling thread does the work, and runs `done`, if the device is the
+  // host and its stream has nothing to do. Errors: SESSION_CLOSED, those of the work and the
+  // device.
   absl::Status Enqueue(const Work& work, std::shared_ptr<void> context,
-                       std::function<void(absl::Status)> done);
+                       std::function<void(absl::Status)> done, bool is_short = false);
   // The same as an operation with a ticket, on all groups or on `group`. On a GPU it comes after
   // the number `after_worker` of the worker's stream, and the worker's stream may wait for its
   // ticket (SegmentKind::kProgress). Further errors: LIMIT_REACHED.
@@ -87,10 +91,15 @@ class Attachment : public std::enable_shared_from_this<Attachment> {
       OperationKind kind, std::optional<int> group, std::optional<int32_t> after_worker,
       const Work& work, std::shared_ptr<void> context,
       std::function<void(const absl::Status&, int64_t ticket)> done);
+  // Drops copies of `blocks` in all regions, and writes pending changes of the block table, on the
+  // calling thread: how many copies there were. Nothing if it can't be done here, or if the session
+  // is closed: then nothing has been.
+  std::optional<int64_t> InvalidateHere(const std::vector<int32_t>& blocks);
   // Enqueues pending changes of the block table, which otherwise go with the next work.
   absl::Status FlushTable();
   // Runs `passed` once all work enqueued so far, and every pending change of the block table,
-  // is done; certainly: what the device refuses is tried again. Never waits.
+  // is done; certainly: what the device refuses is tried again. Never waits. At once, on the
+  // calling thread, if all of it is done.
   void WhenPassed(std::function<void()> passed);
 
   // Counters of a group. Never waits: where the host cannot read the device's memory they are
@@ -130,6 +139,13 @@ class Attachment : public std::enable_shared_from_this<Attachment> {
   static constexpr size_t kContextsMax = 64;
   static constexpr int64_t kOperationsBehindMax = 32;
 
+  // All that was enqueued is known to be done.
+  bool IdleLocked() const KVTIER_REQUIRES(enqueue_mutex_);
+  // True: until EndHereLocked, what is enqueued is done when the call returns (DeviceStream).
+  bool BeginHereLocked() KVTIER_REQUIRES(enqueue_mutex_);
+  void EndHereLocked() KVTIER_REQUIRES(enqueue_mutex_);
+  // The same as what WhenPassed waits for, if it takes no waiting.
+  bool HasPassedLocked() KVTIER_REQUIRES(enqueue_mutex_);
   absl::Status FlushTableLocked() KVTIER_REQUIRES(enqueue_mutex_);
   absl::Status NotifyLocked(std::function<void(absl::Status)> done) KVTIER_REQUIRES(enqueue_mutex_);
   absl::Status RunLocked(const Work& work, const std::shared_ptr<void>& context)
@@ -158,6 +174,8 @@ class Attachment : public std::enable_shared_from_this<Attachment> {
   // Nothing may be enqueued any more; with `passed_all_`, everything enqueued is done.
   bool draining_ KVTIER_GUARDED_BY(enqueue_mutex_) = false;
   bool passed_all_ KVTIER_GUARDED_BY(enqueue_mutex_) = true;
+  // Something may have been enqueued that no notification speaks for yet.
+  bool unnotified_ KVTIER_GUARDED_BY(enqueue_mutex_) = false;
   // What the device still has to pass without a notification that says so: it refused one.
   Passed waiting_ KVTIER_GUARDED_BY(enqueue_mutex_);
   // Of work that was enqueued in part, or whose notification was refused.

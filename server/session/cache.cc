@@ -17,7 +17,16 @@ namespace {
 // Quarantined blocks come back within a step or so; nobody waits longer for them.
 constexpr absl::Duration kQuarantineWaitMax = absl::Seconds(1);
 
+// What a thread that others wait for may look at in one call: a tenth of a millisecond or so.
+constexpr int64_t kBlocksAtOnceMax = 1024, kOwnersAtOnceMax = 1 << 19;
+
 }  // namespace
+
+int64_t OwnersOfARegion(const CacheLayout& layout) {
+  int64_t owners = 0;
+  for (const GroupLayout& group : layout.groups) owners += group.hot_size;
+  return owners;
+}
 
 Cache::Cache(absl::string_view name, const CacheLayout& layout, const Clock* clock)
     : name_(name), layout_(layout), clock_(clock), ended_counts_(layout.groups.size()) {}
@@ -59,18 +68,18 @@ int64_t Cache::NewHolder() {
   return ++last_holder_;
 }
 
-absl::Status Cache::AddHolder(int64_t holder, int32_t reserve_blocks, absl::Time deadline) {
-  return TakeBlocks(holder, reserve_blocks, deadline,
+absl::Status Cache::AddHolder(int64_t holder, int32_t reserve_blocks, const Patience& patience) {
+  return TakeBlocks(holder, reserve_blocks, patience,
                     [&](BlockLedger& ledger) { return ledger.AddHolder(holder, reserve_blocks); });
 }
 
 absl::StatusOr<BlockLedger::Assignment> Cache::Assign(
     int64_t holder, int32_t count, const std::vector<int32_t>& shared,
     const std::vector<int32_t>& shared_generations, const std::vector<int64_t>& tags,
-    absl::Time deadline) {
+    const Patience& patience) {
   BlockLedger::Assignment assignment;
   KVTIER_RETURN_IF_ERROR(
-      TakeBlocks(holder, count, deadline, [&](BlockLedger& ledger) -> absl::Status {
+      TakeBlocks(holder, count, patience, [&](BlockLedger& ledger) -> absl::Status {
         KVTIER_ASSIGN_OR_RETURN(assignment,
                                 ledger.Assign(holder, count, shared, shared_generations, tags));
         return absl::OkStatus();
@@ -78,9 +87,9 @@ absl::StatusOr<BlockLedger::Assignment> Cache::Assign(
   return assignment;
 }
 
-absl::Status Cache::TakeBlocks(int64_t holder, int32_t count, absl::Time deadline,
+absl::Status Cache::TakeBlocks(int64_t holder, int32_t count, const Patience& patience,
                                const std::function<absl::Status(BlockLedger&)>& take) {
-  const absl::Time give_up = std::min(deadline, clock_->Now() + kQuarantineWaitMax);
+  const Patience for_quarantine = patience.Until(clock_->Now() + kQuarantineWaitMax);
   MutexLock lock(&mutex_);
   while (true) {
     KVTIER_RETURN_IF_ERROR(CheckAlive());
@@ -88,7 +97,7 @@ absl::Status Cache::TakeBlocks(int64_t holder, int32_t count, absl::Time deadlin
     if (taken.ok() || ErrorReasonOf(taken) != "BLOCKS_EXHAUSTED") return taken;
     const int64_t soon = int64_t{ledger_->AvailableTo(holder)} + ledger_->quarantined_count();
     if (ledger_->quarantined_count() == 0 || count > soon) return taken;
-    if (!WaitForChange(&quarantine_changed_, &mutex_, *clock_, give_up)) return taken;
+    if (!WaitForChange(&quarantine_changed_, &mutex_, *clock_, for_quarantine)) return taken;
   }
 }
 
@@ -198,27 +207,44 @@ void Cache::Forget() {
 
 void Cache::Join(std::shared_ptr<Attachment> attachment) {
   MutexLock lock(&mutex_);
-  attachments_.push_back(std::move(attachment));
+  AttachmentList list = *attachments_;
+  list.push_back(std::move(attachment));
+  attachments_ = std::make_shared<const AttachmentList>(std::move(list));
 }
 
 void Cache::Leave(const Attachment* attachment) {
   // Dropped without the lock.
   std::shared_ptr<Attachment> leaving;
+  std::shared_ptr<const AttachmentList> before;
   MutexLock lock(&mutex_);
+  before = attachments_;
+  AttachmentList list = *before;
   const auto found =
-      std::find_if(attachments_.begin(), attachments_.end(),
+      std::find_if(list.begin(), list.end(),
                    [&](const std::shared_ptr<Attachment>& a) { return a.get() == attachment; });
-  if (found == attachments_.end()) return;
+  if (found == list.end()) return;
   leaving = std::move(*found);
-  attachments_.erase(found);
+  list.erase(found);
+  attachments_ = std::make_shared<const AttachmentList>(std::move(list));
   for (size_t g = 0; g < ended_counts_.size(); ++g) {
     ended_counts_[g] += leaving->ReadCounts(static_cast<int>(g));
   }
 }
 
-std::vector<std::shared_ptr<Attachment>> Cache::Attachments() const {
+std::shared_ptr<const Cache::AttachmentList> Cache::Attachments() const {
   MutexLock lock(&mutex_);
   return attachments_;
+}
+
+bool Cache::LooksIdle(int64_t block_count) const {
+  if (block_count > kBlocksAtOnceMax) return false;
+  int64_t owners = 0;
+  const std::shared_ptr<const AttachmentList> attachments = Attachments();
+  for (const std::shared_ptr<Attachment>& attachment : *attachments) {
+    if (!attachment->LooksIdle()) return false;
+    owners += attachment->requests().regions_end() * OwnersOfARegion(layout_);
+  }
+  return owners <= kOwnersAtOnceMax;
 }
 
 std::vector<Counts> Cache::GroupCounts() const {
@@ -228,7 +254,7 @@ std::vector<Counts> Cache::GroupCounts() const {
 
 std::vector<Counts> Cache::GroupCountsLocked() const {
   std::vector<Counts> groups = ended_counts_;
-  for (const std::shared_ptr<Attachment>& attachment : attachments_) {
+  for (const std::shared_ptr<Attachment>& attachment : *attachments_) {
     for (size_t g = 0; g < groups.size(); ++g) {
       groups[g] += attachment->ReadCounts(static_cast<int>(g));
     }
@@ -246,7 +272,7 @@ bool Cache::FillSnapshot(CacheSnapshot* snapshot) const {
   }
   MutexLock lock(&mutex_);
   snapshot->groups = ended_counts_;
-  for (const std::shared_ptr<Attachment>& attachment : attachments_) {
+  for (const std::shared_ptr<Attachment>& attachment : *attachments_) {
     SessionCacheSnapshot session;
     session.session_id = attachment->session_id();
     session.client_name = attachment->client_name();
@@ -291,13 +317,13 @@ void Cache::ReleaseWhenPassed(std::vector<int64_t> quarantines) {
   const auto none = std::remove(quarantines.begin(), quarantines.end(), BlockLedger::kNoQuarantine);
   quarantines.erase(none, quarantines.end());
   if (quarantines.empty()) return;
-  const std::vector<std::shared_ptr<Attachment>> attachments = Attachments();
+  const std::shared_ptr<const AttachmentList> attachments = Attachments();
   // One more than there are, for this function itself.
-  const auto left = std::make_shared<std::atomic<size_t>>(attachments.size() + 1);
+  const auto left = std::make_shared<std::atomic<size_t>>(attachments->size() + 1);
   const auto passed = [self = shared_from_this(), left, quarantines = std::move(quarantines)] {
     if (left->fetch_sub(1) == 1) self->ReleaseQuarantines(quarantines);
   };
-  for (const std::shared_ptr<Attachment>& attachment : attachments) {
+  for (const std::shared_ptr<Attachment>& attachment : *attachments) {
     attachment->WhenPassed(passed);
   }
   passed();

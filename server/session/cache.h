@@ -23,12 +23,16 @@
 #include "server/hot_tier/hot_tier.h"
 #include "server/session/cache_memory.h"
 #include "server/session/latency.h"
+#include "server/session/patience.h"
 #include "server/session/retention.h"
 #include "server/session/types.h"
 
 namespace kvtier {
 
 class Attachment;
+
+// Of all groups: what an invalidation looks at.
+int64_t OwnersOfARegion(const CacheLayout& layout);
 
 // Thread-safe. Calls that free blocks put them in quarantine until every attachment's device
 // stream has passed what was enqueued before.
@@ -55,12 +59,12 @@ class Cache : public std::enable_shared_from_this<Cache> {
 
   int64_t NewHolder();
   // Both wait for quarantined blocks, up to a second, if those would be enough. Errors: DEADLINE.
-  absl::Status AddHolder(int64_t holder, int32_t reserve_blocks, absl::Time deadline);
+  absl::Status AddHolder(int64_t holder, int32_t reserve_blocks, const Patience& patience);
   absl::StatusOr<BlockLedger::Assignment> Assign(int64_t holder, int32_t count,
                                                  const std::vector<int32_t>& shared,
                                                  const std::vector<int32_t>& shared_generations,
                                                  const std::vector<int64_t>& tags,
-                                                 absl::Time deadline);
+                                                 const Patience& patience);
   void UndoAssign(int64_t holder, const BlockLedger::Assignment& assignment);
   absl::Status CheckFree(int64_t holder, const std::vector<int32_t>& blocks) const;
   // Blocks that nobody holds any more.
@@ -96,7 +100,11 @@ class Cache : public std::enable_shared_from_this<Cache> {
   void Join(std::shared_ptr<Attachment> attachment);
   // Adds the attachment's counters to those of ended ones, in one step with its leaving.
   void Leave(const Attachment* attachment);
-  std::vector<std::shared_ptr<Attachment>> Attachments() const;
+  using AttachmentList = std::vector<std::shared_ptr<Attachment>>;
+  std::shared_ptr<const AttachmentList> Attachments() const;
+  // As it looks: would a call that changes `block_count` blocks end without waiting, and soon? It
+  // would where the calling thread can do all that is left to do for every attachment.
+  bool LooksIdle(int64_t block_count) const;
 
   // An operation of an attachment is done; from enqueueing on.
   void CountLatency(OperationKind kind, absl::Duration duration) {
@@ -117,7 +125,7 @@ class Cache : public std::enable_shared_from_this<Cache> {
 
   absl::Status CheckAlive() const KVTIER_REQUIRES(mutex_);
   // Retries `take` while quarantined blocks could help a request for `count`.
-  absl::Status TakeBlocks(int64_t holder, int32_t count, absl::Time deadline,
+  absl::Status TakeBlocks(int64_t holder, int32_t count, const Patience& patience,
                           const std::function<absl::Status(BlockLedger&)>& take);
   void ReleaseWhenPassed(std::vector<int64_t> quarantines);
   void ReleaseQuarantines(const std::vector<int64_t>& quarantines);
@@ -138,7 +146,9 @@ class Cache : public std::enable_shared_from_this<Cache> {
   int64_t last_holder_ KVTIER_GUARDED_BY(mutex_) = 0;
   std::unique_ptr<BlockLedger> ledger_ KVTIER_GUARDED_BY(mutex_);  // null: ended
   bool preserved_ KVTIER_GUARDED_BY(mutex_) = false;
-  std::vector<std::shared_ptr<Attachment>> attachments_ KVTIER_GUARDED_BY(mutex_);
+  // Never changed, but replaced: each call about blocks looks at all of it.
+  std::shared_ptr<const AttachmentList> attachments_ KVTIER_GUARDED_BY(mutex_) =
+      std::make_shared<const AttachmentList>();
   std::vector<Counts> ended_counts_ KVTIER_GUARDED_BY(mutex_);  // [group]
 };
 

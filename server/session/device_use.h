@@ -31,6 +31,8 @@ class StreamUse {
   void Given(absl::Time now);
   void Answered(absl::Time now);
   void Refused() { waiting_.fetch_sub(1); }
+  // Ends that have not been told.
+  int64_t waiting() const { return waiting_.load(); }
   // What the stream may wait for instead of its device. Takes a leaf lock.
   void SetProgress(std::shared_ptr<Progress> progress) KVTIER_EXCLUDES(mutex_);
 

@@ -77,17 +77,18 @@ absl::StatusOr<bool> Node::DetachCache(absl::string_view session_id, absl::strin
 
 absl::StatusOr<int32_t> Node::AdmitRequest(absl::string_view session_id, absl::string_view cache,
                                            absl::string_view request_id, int32_t reserve_blocks,
-                                           absl::Time deadline) {
+                                           const Patience& patience) {
   KVTIER_ASSIGN_OR_RETURN(const auto attachment, impl_->Find(session_id, cache));
-  KVTIER_RETURN_IF_ERROR(impl_->CheckDeadline(deadline));
-  return impl_->AdmitRequest(*attachment, request_id, reserve_blocks, deadline);
+  KVTIER_RETURN_IF_ERROR(impl_->CheckDeadline(patience.deadline()));
+  return impl_->AdmitRequest(*attachment, request_id, reserve_blocks, patience);
 }
 
 absl::StatusOr<int32_t> Node::ReleaseRequest(absl::string_view session_id, absl::string_view cache,
-                                             absl::string_view request_id, absl::Time deadline) {
+                                             absl::string_view request_id,
+                                             const Patience& patience) {
   KVTIER_ASSIGN_OR_RETURN(const auto attachment, impl_->Find(session_id, cache));
-  KVTIER_RETURN_IF_ERROR(impl_->CheckDeadline(deadline));
-  return impl_->ReleaseRequest(*attachment, request_id, deadline);
+  KVTIER_RETURN_IF_ERROR(impl_->CheckDeadline(patience.deadline()));
+  return impl_->ReleaseRequest(*attachment, request_id, patience);
 }
 
 absl::StatusOr<AssignResult> Node::AssignBlocks(absl::string_view session_id,
@@ -95,29 +96,30 @@ absl::StatusOr<AssignResult> Node::AssignBlocks(absl::string_view session_id,
                                                 absl::string_view request_id, int32_t count,
                                                 const std::vector<int32_t>& shared_blocks,
                                                 const std::vector<int32_t>& shared_generations,
-                                                absl::Time deadline,
+                                                const Patience& patience,
                                                 const std::vector<int64_t>& tags) {
   KVTIER_ASSIGN_OR_RETURN(const auto attachment, impl_->Find(session_id, cache));
-  KVTIER_RETURN_IF_ERROR(impl_->CheckDeadline(deadline));
+  KVTIER_RETURN_IF_ERROR(impl_->CheckDeadline(patience.deadline()));
   return impl_->AssignBlocks(*attachment, request_id, count, shared_blocks, shared_generations,
-                             tags, deadline);
+                             tags, patience);
 }
 
 absl::StatusOr<int32_t> Node::FreeBlocks(absl::string_view session_id, absl::string_view cache,
                                          absl::string_view request_id,
-                                         const std::vector<int32_t>& blocks, absl::Time deadline) {
+                                         const std::vector<int32_t>& blocks,
+                                         const Patience& patience) {
   KVTIER_ASSIGN_OR_RETURN(const auto attachment, impl_->Find(session_id, cache));
-  KVTIER_RETURN_IF_ERROR(impl_->CheckDeadline(deadline));
-  return impl_->FreeBlocks(*attachment, request_id, blocks, deadline);
+  KVTIER_RETURN_IF_ERROR(impl_->CheckDeadline(patience.deadline()));
+  return impl_->FreeBlocks(*attachment, request_id, blocks, patience);
 }
 
 absl::StatusOr<int64_t> Node::InvalidateBlocks(absl::string_view session_id,
                                                absl::string_view cache,
                                                const std::vector<int32_t>& blocks,
-                                               absl::Time deadline) {
+                                               const Patience& patience) {
   KVTIER_ASSIGN_OR_RETURN(const auto attachment, impl_->Find(session_id, cache));
-  KVTIER_RETURN_IF_ERROR(impl_->CheckDeadline(deadline));
-  return impl_->InvalidateBlocks(*attachment, blocks, deadline);
+  KVTIER_RETURN_IF_ERROR(impl_->CheckDeadline(patience.deadline()));
+  return impl_->InvalidateBlocks(*attachment, blocks, patience);
 }
 
 absl::StatusOr<int64_t> Node::SwapIn(absl::string_view session_id, const SwapInCall& call,

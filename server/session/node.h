@@ -30,6 +30,7 @@
 #include "server/core/shared_memory.h"
 #include "server/device/backend.h"
 #include "server/host_pool/host_pool.h"
+#include "server/session/patience.h"
 #include "server/session/retention.h"
 #include "server/session/types.h"
 
@@ -71,8 +72,8 @@ class Node {
   // Takes over the caches that an earlier daemon left in the pool's folder, if there is one; once,
   // before anything else. Without a session each stays for `reattach_duration`, or for as long as
   // it was to be retained. What cannot be used is dropped; returned are the reasons. Errors: the
-  // machine or the device has no room for them now. Nothing was dropped for that, and this node must
-  // not go on: it would write over what it did not take.
+  // machine or the device has no room for them now. Nothing was dropped for that, and this node
+  // must not go on: it would write over what it did not take.
   absl::StatusOr<std::vector<std::string>> AdoptCaches();
   // Ends caches whose time without sessions is over, and notices when the last worker of an earlier
   // daemon is gone: until then the blocks that such workers may write are given to nobody, and
@@ -120,23 +121,24 @@ class Node {
                                    absl::Time deadline);
   absl::StatusOr<int32_t> AdmitRequest(absl::string_view session_id, absl::string_view cache,
                                        absl::string_view request_id, int32_t reserve_blocks,
-                                       absl::Time deadline);
+                                       const Patience& patience);
   // Blocks that nobody holds any more.
   absl::StatusOr<int32_t> ReleaseRequest(absl::string_view session_id, absl::string_view cache,
-                                         absl::string_view request_id, absl::Time deadline);
+                                         absl::string_view request_id, const Patience& patience);
   // `shared_generations` is empty or as long as `shared_blocks`; `tags` is empty or `count` long.
   absl::StatusOr<AssignResult> AssignBlocks(absl::string_view session_id, absl::string_view cache,
                                             absl::string_view request_id, int32_t count,
                                             const std::vector<int32_t>& shared_blocks,
                                             const std::vector<int32_t>& shared_generations,
-                                            absl::Time deadline,
+                                            const Patience& patience,
                                             const std::vector<int64_t>& tags = {});
   absl::StatusOr<int32_t> FreeBlocks(absl::string_view session_id, absl::string_view cache,
                                      absl::string_view request_id,
-                                     const std::vector<int32_t>& blocks, absl::Time deadline);
+                                     const std::vector<int32_t>& blocks, const Patience& patience);
   // Hot rows dropped.
   absl::StatusOr<int64_t> InvalidateBlocks(absl::string_view session_id, absl::string_view cache,
-                                           const std::vector<int32_t>& blocks, absl::Time deadline);
+                                           const std::vector<int32_t>& blocks,
+                                           const Patience& patience);
 
   // ---- Data plane: enqueue and return a ticket. `done` may be null; it runs once if and only
   // if a ticket was returned. Tickets of one session and cache count from 1, in stream order.

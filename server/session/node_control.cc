@@ -4,6 +4,7 @@
 // be taken back, tell the device and wait, commit under the table's lock; or take it back.
 
 #include <algorithm>
+#include <optional>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -27,13 +28,14 @@ absl::Status CheckRequestId(absl::string_view request_id) {
 struct InvalidationCounts {
   std::vector<std::unique_ptr<int64_t[]>> before_and_after;  // [2 * group] and [2 * group + 1]
   int group_count = 0;
+  int64_t dropped_here = 0;  // without any of that
 
   int64_t* Add() {
     before_and_after.push_back(std::make_unique<int64_t[]>(2 * group_count));
     return before_and_after.back().get();
   }
   int64_t Dropped() const {
-    int64_t dropped = 0;
+    int64_t dropped = dropped_here;
     for (const auto& counts : before_and_after) {
       for (int g = 0; g < group_count; ++g) dropped += counts[2 * g + 1] - counts[2 * g];
     }
@@ -41,17 +43,37 @@ struct InvalidationCounts {
   }
 };
 
+// Owners that one thread looks at while it keeps others from the device stream.
+constexpr int64_t kOwnersHereMax = 1 << 18;
+
+// For a verb that may not wait: as it looks, it will not have to. Before it takes anything.
+absl::Status CheckIdle(const Cache& cache, int64_t block_count, const Patience& patience) {
+  if (patience.may_wait() || cache.LooksIdle(block_count)) return absl::OkStatus();
+  patience.GiveUp();
+  return DeadlinePassed("the call would have to wait");
+}
+
 // Enqueues the invalidation of `blocks` on every attachment of the cache that may have copies, and
 // on `own` even without blocks: pending changes of its block table go along. Copies are looked for
 // where requests are: a region without one is emptied, on the same device stream, before it gets
-// one. `completions` expects what was enqueued.
+// one. `completions` expects what was enqueued. Where device streams have nothing to do, it is done
+// here and now.
 absl::Status EnqueueInvalidations(Attachment& own, const std::vector<int32_t>& blocks,
                                   const std::shared_ptr<InvalidationCounts>& counts,
                                   Completions& completions) {
-  counts->group_count = static_cast<int>(own.cache()->layout().groups.size());
-  for (const std::shared_ptr<Attachment>& attachment : own.cache()->Attachments()) {
+  const CacheLayout& layout = own.cache()->layout();
+  counts->group_count = static_cast<int>(layout.groups.size());
+  const auto attachments = own.cache()->Attachments();
+  for (const std::shared_ptr<Attachment>& attachment : *attachments) {
     const bool is_own = attachment.get() == &own;
-    if (!is_own && (blocks.empty() || attachment->requests().regions_end() == 0)) continue;
+    const int32_t regions = attachment->requests().regions_end();
+    if (!is_own && (blocks.empty() || regions == 0)) continue;
+    if (regions * OwnersOfARegion(layout) <= kOwnersHereMax) {
+      if (const std::optional<int64_t> dropped = attachment->InvalidateHere(blocks)) {
+        counts->dropped_here += *dropped;
+        continue;
+      }
+    }
     int64_t* const around = counts->Add();
     const absl::Status enqueued = attachment->Enqueue(
         [&](DeviceStream* stream, const HotTier& tier) -> absl::Status {
@@ -89,9 +111,10 @@ absl::Status CheckTableRoom(const CacheLayout& layout, int32_t table_end, int32_
 
 absl::StatusOr<int32_t> Node::Impl::AdmitRequest(Attachment& attachment,
                                                  absl::string_view request_id,
-                                                 int32_t reserve_blocks, absl::Time deadline) {
+                                                 int32_t reserve_blocks, const Patience& patience) {
   KVTIER_RETURN_IF_ERROR(CheckRequestId(request_id));
   Cache& cache = *attachment.cache();
+  KVTIER_RETURN_IF_ERROR(CheckIdle(cache, 0, patience));
   if (reserve_blocks < 0) {
     return FieldInvalid("reserve_blocks", absl::StrCat(reserve_blocks),
                         absl::StrCat("0..", cache.layout().block_count));
@@ -99,20 +122,20 @@ absl::StatusOr<int32_t> Node::Impl::AdmitRequest(Attachment& attachment,
   RequestTable& requests = attachment.requests();
   KVTIER_ASSIGN_OR_RETURN(
       const RequestTable::Admission admission,
-      requests.BeginAdmit(request_id, reserve_blocks, cache.NewHolder(), draining_, deadline));
+      requests.BeginAdmit(request_id, reserve_blocks, cache.NewHolder(), draining_, patience));
   const Request& request = admission.request;
   if (admission.existing) return request.region;
 
   const absl::Status admitted = [&]() -> absl::Status {
-    KVTIER_RETURN_IF_ERROR(cache.AddHolder(request.holder, reserve_blocks, deadline));
+    KVTIER_RETURN_IF_ERROR(cache.AddHolder(request.holder, reserve_blocks, patience));
     requests.EditTable([&](BlockTableImage& table) { table.Clear(request.region); });
     const auto completions = std::make_shared<Completions>();
     KVTIER_RETURN_IF_ERROR(attachment.Enqueue(
         [&](DeviceStream* stream, const HotTier& tier) {
           return tier.EnqueueResetRegion(stream, request.region);
         },
-        nullptr, completions->Expect()));
-    KVTIER_RETURN_IF_ERROR(completions->Wait(*clock_, deadline));
+        nullptr, completions->Expect(), /*is_short=*/true));
+    KVTIER_RETURN_IF_ERROR(completions->Wait(*clock_, patience));
     return requests.CommitAdmit(request_id);
   }();
   if (admitted.ok()) return request.region;
@@ -126,10 +149,11 @@ absl::StatusOr<int32_t> Node::Impl::AdmitRequest(Attachment& attachment,
 
 absl::StatusOr<int32_t> Node::Impl::ReleaseRequest(Attachment& attachment,
                                                    absl::string_view request_id,
-                                                   absl::Time deadline) {
+                                                   const Patience& patience) {
   RequestTable& requests = attachment.requests();
-  KVTIER_ASSIGN_OR_RETURN(const RequestTable::Use use, requests.Acquire(request_id, deadline));
-  KVTIER_RETURN_IF_ERROR(CheckDeadline(deadline));
+  KVTIER_RETURN_IF_ERROR(CheckIdle(*attachment.cache(), 0, patience));
+  KVTIER_ASSIGN_OR_RETURN(const RequestTable::Use use, requests.Acquire(request_id, patience));
+  KVTIER_RETURN_IF_ERROR(CheckDeadline(patience.deadline()));
   const int32_t region = use.request().region;
   std::vector<int32_t> before;
   requests.EditTable([&](BlockTableImage& table) {
@@ -159,23 +183,24 @@ absl::StatusOr<int32_t> Node::Impl::ReleaseRequest(Attachment& attachment,
 absl::StatusOr<AssignResult> Node::Impl::AssignBlocks(
     Attachment& attachment, absl::string_view request_id, int32_t count,
     const std::vector<int32_t>& shared_blocks, const std::vector<int32_t>& shared_generations,
-    const std::vector<int64_t>& tags, absl::Time deadline) {
+    const std::vector<int64_t>& tags, const Patience& patience) {
   if (draining_) return Draining();
   if (count < 0) return FieldInvalid("count", absl::StrCat(count), ">= 0");
   RequestTable& requests = attachment.requests();
   Cache& cache = *attachment.cache();
-  KVTIER_ASSIGN_OR_RETURN(const RequestTable::Use use, requests.Acquire(request_id, deadline));
-  KVTIER_RETURN_IF_ERROR(CheckDeadline(deadline));
+  const int64_t added = int64_t{count} + static_cast<int64_t>(shared_blocks.size());
+  KVTIER_RETURN_IF_ERROR(CheckIdle(cache, added, patience));
+  KVTIER_ASSIGN_OR_RETURN(const RequestTable::Use use, requests.Acquire(request_id, patience));
+  KVTIER_RETURN_IF_ERROR(CheckDeadline(patience.deadline()));
   const Request& request = use.request();
   AssignResult result;
   requests.EditTable(
       [&](BlockTableImage& table) { result.table_index = table.EndOf(request.region); });
-  const int64_t added = int64_t{count} + static_cast<int64_t>(shared_blocks.size());
   KVTIER_RETURN_IF_ERROR(CheckTableRoom(cache.layout(), result.table_index,
                                         cache.BlocksOf(request.holder), added, count));
   KVTIER_ASSIGN_OR_RETURN(
       const BlockLedger::Assignment assignment,
-      cache.Assign(request.holder, count, shared_blocks, shared_generations, tags, deadline));
+      cache.Assign(request.holder, count, shared_blocks, shared_generations, tags, patience));
 
   // Taken; from here on it is taken back unless it is committed.
   requests.EditTable([&](BlockTableImage& table) {
@@ -187,7 +212,7 @@ absl::StatusOr<AssignResult> Node::Impl::AssignBlocks(
     // Blocks that had no tenant before have no copies: see kNeverAssigned.
     KVTIER_RETURN_IF_ERROR(
         EnqueueInvalidations(attachment, assignment.recycled, counts, *completions));
-    KVTIER_RETURN_IF_ERROR(completions->Wait(*clock_, deadline));
+    KVTIER_RETURN_IF_ERROR(completions->Wait(*clock_, patience));
     return requests.CheckOpen();  // the commit point
   }();
   if (!assigned.ok()) {
@@ -207,13 +232,14 @@ absl::StatusOr<AssignResult> Node::Impl::AssignBlocks(
 
 absl::StatusOr<int32_t> Node::Impl::FreeBlocks(Attachment& attachment, absl::string_view request_id,
                                                const std::vector<int32_t>& blocks,
-                                               absl::Time deadline) {
+                                               const Patience& patience) {
   RequestTable& requests = attachment.requests();
   Cache& cache = *attachment.cache();
-  KVTIER_ASSIGN_OR_RETURN(const RequestTable::Use use, requests.Acquire(request_id, deadline));
+  KVTIER_RETURN_IF_ERROR(CheckIdle(cache, std::ssize(blocks), patience));
+  KVTIER_ASSIGN_OR_RETURN(const RequestTable::Use use, requests.Acquire(request_id, patience));
   const Request& request = use.request();
   KVTIER_RETURN_IF_ERROR(cache.CheckFree(request.holder, blocks));
-  KVTIER_RETURN_IF_ERROR(CheckDeadline(deadline));
+  KVTIER_RETURN_IF_ERROR(CheckDeadline(patience.deadline()));
   std::vector<int32_t> before;
   requests.EditTable(
       [&](BlockTableImage& table) { before = table.Remove(request.region, blocks); });
@@ -230,13 +256,14 @@ absl::StatusOr<int32_t> Node::Impl::FreeBlocks(Attachment& attachment, absl::str
 
 absl::StatusOr<int64_t> Node::Impl::InvalidateBlocks(Attachment& attachment,
                                                      const std::vector<int32_t>& blocks,
-                                                     absl::Time deadline) {
+                                                     const Patience& patience) {
   if (blocks.empty()) return FieldInvalid("block_ids", "empty", "at least one block");
+  KVTIER_RETURN_IF_ERROR(CheckIdle(*attachment.cache(), std::ssize(blocks), patience));
   KVTIER_RETURN_IF_ERROR(attachment.cache()->CheckAssigned(blocks));
   const auto counts = std::make_shared<InvalidationCounts>();
   const auto completions = std::make_shared<Completions>();
   KVTIER_RETURN_IF_ERROR(EnqueueInvalidations(attachment, blocks, counts, *completions));
-  KVTIER_RETURN_IF_ERROR(completions->Wait(*clock_, deadline));
+  KVTIER_RETURN_IF_ERROR(completions->Wait(*clock_, patience));
   return counts->Dropped();
 }
 

@@ -52,18 +52,20 @@ class Node::Impl {
                                    absl::Time deadline);
 
   absl::StatusOr<int32_t> AdmitRequest(Attachment& attachment, absl::string_view request_id,
-                                       int32_t reserve_blocks, absl::Time deadline);
+                                       int32_t reserve_blocks, const Patience& patience);
   absl::StatusOr<int32_t> ReleaseRequest(Attachment& attachment, absl::string_view request_id,
-                                         absl::Time deadline);
+                                         const Patience& patience);
   absl::StatusOr<AssignResult> AssignBlocks(Attachment& attachment, absl::string_view request_id,
                                             int32_t count,
                                             const std::vector<int32_t>& shared_blocks,
                                             const std::vector<int32_t>& shared_generations,
-                                            const std::vector<int64_t>& tags, absl::Time deadline);
+                                            const std::vector<int64_t>& tags,
+                                            const Patience& patience);
   absl::StatusOr<int32_t> FreeBlocks(Attachment& attachment, absl::string_view request_id,
-                                     const std::vector<int32_t>& blocks, absl::Time deadline);
+                                     const std::vector<int32_t>& blocks, const Patience& patience);
   absl::StatusOr<int64_t> InvalidateBlocks(Attachment& attachment,
-                                           const std::vector<int32_t>& blocks, absl::Time deadline);
+                                           const std::vector<int32_t>& blocks,
+                                           const Patience& patience);
 
   absl::StatusOr<int64_t> SwapIn(Attachment& attachment, const SwapInCall& call,
                                  OperationDone done);

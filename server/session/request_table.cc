@@ -29,8 +29,8 @@ RequestTable::RequestTable(std::string session_id, std::string cache, int32_t ma
 absl::StatusOr<RequestTable::Admission> RequestTable::BeginAdmit(absl::string_view id,
                                                                  int32_t reserve_blocks,
                                                                  int64_t holder, bool draining,
-                                                                 absl::Time deadline) {
-  const absl::Time region_deadline = std::min(deadline, clock_->Now() + kRegionWaitMax);
+                                                                 const Patience& patience) {
+  const Patience for_region = patience.Until(clock_->Now() + kRegionWaitMax);
   MutexLock lock(&mutex_);
   while (true) {
     if (closed_) return Closed();
@@ -45,18 +45,19 @@ absl::StatusOr<RequestTable::Admission> RequestTable::BeginAdmit(absl::string_vi
       }
       if (entry.admitted && !entry.in_use) return Admission{entry.request, true};
       // Being admitted, changed or released by another call: what that leaves decides.
-      if (!WaitForChange(&changed_, &mutex_, *clock_, deadline)) {
+      if (!WaitForChange(&changed_, &mutex_, *clock_, patience)) {
         return DeadlinePassed("another call on the same request was not done in time");
       }
       continue;
     }
     if (draining) return Draining();
     if (const std::optional<int32_t> region = regions_.Take()) {
+      regions_end_ = regions_.end();
       const Request request = {std::string(id), holder, *region, reserve_blocks};
       entries_.emplace(request.id, Entry{request, /*admitted=*/false, /*in_use=*/true});
       return Admission{request, false};
     }
-    if (regions_returning_ == 0 || !WaitForChange(&changed_, &mutex_, *clock_, region_deadline)) {
+    if (regions_returning_ == 0 || !WaitForChange(&changed_, &mutex_, *clock_, for_region)) {
       return RegionsExhausted();
     }
   }
@@ -82,11 +83,13 @@ void RequestTable::AbortAdmit(absl::string_view id) {
 void RequestTable::ReturnRegion(int32_t region) {
   MutexLock lock(&mutex_);
   regions_.Return(region);
+  regions_end_ = regions_.end();
   --regions_returning_;
   changed_.NotifyAll();
 }
 
-absl::StatusOr<RequestTable::Use> RequestTable::Acquire(absl::string_view id, absl::Time deadline) {
+absl::StatusOr<RequestTable::Use> RequestTable::Acquire(absl::string_view id,
+                                                        const Patience& patience) {
   MutexLock lock(&mutex_);
   while (true) {
     if (closed_) return Closed();
@@ -97,7 +100,7 @@ absl::StatusOr<RequestTable::Use> RequestTable::Acquire(absl::string_view id, ab
       entry.in_use = true;
       return Use(this, entry.request);
     }
-    if (!WaitForChange(&changed_, &mutex_, *clock_, deadline)) {
+    if (!WaitForChange(&changed_, &mutex_, *clock_, patience)) {
       return DeadlinePassed("another call on the same request was not done in time");
     }
   }
@@ -176,11 +179,6 @@ int32_t RequestTable::request_count() const {
   MutexLock lock(&mutex_);
   return static_cast<int32_t>(std::count_if(entries_.begin(), entries_.end(),
                                             [](const auto& item) { return item.second.admitted; }));
-}
-
-int32_t RequestTable::regions_end() const {
-  MutexLock lock(&mutex_);
-  return regions_.end();
 }
 
 // The request may have been removed, and its id admitted anew, while it was in use.

@@ -1,6 +1,7 @@
 // The requests of one session on one cache: their regions and block tables.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -12,11 +13,11 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
-#include "absl/time/time.h"
 #include "server/core/clock.h"
 #include "server/core/mutex.h"
 #include "server/hot_tier/block_table_image.h"
 #include "server/hot_tier/region_allocator.h"
+#include "server/session/patience.h"
 
 namespace kvtier {
 
@@ -65,7 +66,7 @@ class RequestTable {
   // release of the same id, and up to a second for regions that are about to be free. Errors:
   // ID_CONFLICT, REGIONS_EXHAUSTED, DRAINING (new ones only), SESSION_CLOSED, DEADLINE.
   absl::StatusOr<Admission> BeginAdmit(absl::string_view id, int32_t reserve_blocks, int64_t holder,
-                                       bool draining, absl::Time deadline);
+                                       bool draining, const Patience& patience);
   // Data-plane verbs find the request from now on. Errors: SESSION_CLOSED.
   absl::Status CommitAdmit(absl::string_view id);
   // The id is free again; the region is not until ReturnRegion.
@@ -73,7 +74,7 @@ class RequestTable {
   void ReturnRegion(int32_t region);
 
   // Errors: REQUEST_UNKNOWN, SESSION_CLOSED, DEADLINE.
-  absl::StatusOr<Use> Acquire(absl::string_view id, absl::Time deadline);
+  absl::StatusOr<Use> Acquire(absl::string_view id, const Patience& patience);
   // The commit point of a verb that changes a request. Errors: SESSION_CLOSED.
   absl::Status CheckOpen() const;
   // The id is unknown from now on; the region is not free until ReturnRegion.
@@ -100,7 +101,7 @@ class RequestTable {
   int32_t request_count() const;
   // Regions at or past it have no request, nor work of a former one in front of them. A region that
   // is taken later is emptied before anybody may use it.
-  int32_t regions_end() const;
+  int32_t regions_end() const { return regions_end_.load(); }
 
  private:
   struct Entry {
@@ -120,6 +121,7 @@ class RequestTable {
   bool closed_ KVTIER_GUARDED_BY(mutex_) = false;
   absl::btree_map<std::string, Entry> entries_ KVTIER_GUARDED_BY(mutex_);
   RegionAllocator regions_ KVTIER_GUARDED_BY(mutex_);
+  std::atomic<int32_t> regions_end_{0};  // as regions_ says, for who takes no lock
   int32_t regions_returning_ KVTIER_GUARDED_BY(mutex_) = 0;
   BlockTableImage table_ KVTIER_GUARDED_BY(mutex_);
 };

@@ -88,7 +88,7 @@ absl::StatusOr<std::vector<RequestSnapshot>> Node::Impl::Requests(absl::string_v
     if (slot == caches_.end() || slot->second->cache == nullptr) return CacheUnknown(cache);
     found = slot->second->cache;
   }
-  std::vector<std::shared_ptr<Attachment>> attachments = found->Attachments();
+  Cache::AttachmentList attachments = *found->Attachments();
   std::sort(attachments.begin(), attachments.end(),
             [](const auto& a, const auto& b) { return a->session_id() < b->session_id(); });
   std::vector<RequestSnapshot> requests;

@@ -12,8 +12,12 @@ constexpr absl::Duration kLookInterval = absl::Milliseconds(20);
 
 }  // namespace
 
-bool WaitForChange(CondVar* changed, Mutex* mutex, const Clock& clock, absl::Time deadline) {
-  const absl::Duration left = deadline - clock.Now();
+bool WaitForChange(CondVar* changed, Mutex* mutex, const Clock& clock, const Patience& patience) {
+  if (!patience.may_wait()) {
+    patience.GiveUp();
+    return false;
+  }
+  const absl::Duration left = patience.deadline() - clock.Now();
   if (left <= absl::ZeroDuration()) return false;
   clock.WaitFor(changed, mutex, std::min(left, kLookInterval));
   return true;
@@ -33,10 +37,10 @@ void Completions::Arrive(const absl::Status& status) {
   if (--expected_ == 0) changed_.NotifyAll();
 }
 
-absl::Status Completions::Wait(const Clock& clock, absl::Time deadline) {
+absl::Status Completions::Wait(const Clock& clock, const Patience& patience) {
   MutexLock lock(&mutex_);
   while (expected_ > 0) {
-    if (!WaitForChange(&changed_, &mutex_, clock, deadline) && expected_ > 0) {
+    if (!WaitForChange(&changed_, &mutex_, clock, patience) && expected_ > 0) {
       return DeadlinePassed("the device was not ready in time");
     }
   }

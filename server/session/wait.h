@@ -5,15 +5,15 @@
 #include <memory>
 
 #include "absl/status/status.h"
-#include "absl/time/time.h"
 #include "server/core/clock.h"
 #include "server/core/mutex.h"
+#include "server/session/patience.h"
 
 namespace kvtier {
 
-// Waits for a notification of `changed`, or a little while. False: `deadline` has passed. May
+// Waits for a notification of `changed`, or a little while. False: there is no patience left. May
 // return true for no reason; call it in a loop over the condition. `mutex` is held.
-bool WaitForChange(CondVar* changed, Mutex* mutex, const Clock& clock, absl::Time deadline)
+bool WaitForChange(CondVar* changed, Mutex* mutex, const Clock& clock, const Patience& patience)
     KVTIER_REQUIRES(mutex);
 
 // Collects completions of several device streams for one waiting verb.
@@ -30,7 +30,7 @@ class Completions : public std::enable_shared_from_this<Completions> {
   // A callback that Expect gave out will never run.
   void Cancel();
   // The first error that came in; DEADLINE_EXCEEDED / DEADLINE if not all came.
-  absl::Status Wait(const Clock& clock, absl::Time deadline);
+  absl::Status Wait(const Clock& clock, const Patience& patience);
 
  private:
   void Arrive(const absl::Status& status);

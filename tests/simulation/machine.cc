@@ -12,6 +12,8 @@ Machine::Machine()
 
 void Machine::SetWeather(Weather weather, uint64_t seed, std::function<void()> lose_lease) {
   weather_ = weather;
+  // Calls do what is left to do for device streams without work, or leave it to their steps.
+  stepper_->SetWorksHere(weather != Weather::kLate && seed % 2 == 0);
   random_.seed(seed);
   lose_lease_ = std::move(lose_lease);
 }
