@@ -197,13 +197,15 @@ constexpr Setting kSettings[] = {
      .default_text = "8",
      .minimum = 1,
      .maximum = 64,
-     .help = "Calls that may wait (attach, admit, assign, free, release) at a time."},
+     .help = "Calls that have to wait (attach, admit, assign, free, release) at a time; of one "
+             "cache at most three quarters, of one process seven eighths."},
     {.name = "control_queue_max",
      .kind = Kind::kNumber,
      .default_text = "256",
      .minimum = 1,
      .maximum = 65536,
-     .help = "Such calls that wait for a thread; more are refused at once."},
+     .help = "Such calls that wait for a thread; more are refused at once, as are more than three "
+             "quarters of one cache, or seven eighths of one process."},
     {.name = "shutdown_grace",
      .kind = Kind::kDuration,
      .default_text = "5s",

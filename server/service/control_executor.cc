@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "server/core/error.h"
+#include "server/core/status_macros.h"
 
 namespace kvtier {
 namespace {
@@ -34,30 +35,66 @@ ControlExecutor::~ControlExecutor() {
   threads_.clear();
 }
 
-absl::Status ControlExecutor::Submit(const std::string& cache, std::function<void()> work) {
+absl::Status ControlExecutor::Submit(const Account& account, std::function<void()> work) {
   MutexLock lock(&mutex_);
-  if (queue_.size() >= static_cast<size_t>(options_.queue_max)) {
-    return MakeRetryableError(
-        absl::StatusCode::kResourceExhausted, "LIMIT_REACHED",
-        absl::StrCat(options_.queue_max, " calls that may wait are queued already behind ",
-                     options_.threads, " that run; try again"),
-        kRetryDelay, {{"limit", absl::StrCat(options_.queue_max)}});
-  }
-  queue_.push_back({cache, std::move(work)});
+  KVTIER_RETURN_IF_ERROR(CheckRoom(account));
+  queue_.push_back({account, std::move(work)});
+  Count(account, /*running=*/0, /*queued=*/1);
   changed_.NotifyOne();
   return absl::OkStatus();
 }
 
-bool ControlExecutor::TakeLocked(Queued* taken) {
-  for (auto queued = queue_.begin(); queued != queue_.end(); ++queued) {
-    int32_t& running = running_[queued->cache];
-    if (running >= threads_of_a_cache()) continue;
-    ++running;
-    *taken = std::move(*queued);
-    queue_.erase(queued);
-    return true;
+absl::Status ControlExecutor::CheckRoom(const Account& account) const {
+  const auto refuse = [&](int32_t limit, absl::string_view whose) {
+    return MakeRetryableError(
+        absl::StatusCode::kResourceExhausted, "LIMIT_REACHED",
+        absl::StrCat(limit, " calls that may wait", whose, " are queued already, for ",
+                     options_.threads, " threads; try again"),
+        kRetryDelay, {{"limit", absl::StrCat(limit)}});
+  };
+  if (queue_.size() >= static_cast<size_t>(options_.queue_max)) {
+    return refuse(options_.queue_max, "");
   }
-  return false;
+  const int32_t of_caller = ShareOfCaller(options_.queue_max);
+  if (UseOf(of_caller_, account.caller).queued >= of_caller) {
+    return refuse(of_caller, " of this process");
+  }
+  const int32_t of_cache = ShareOfCache(options_.queue_max);
+  if (UseOf(of_cache_, account.cache).queued >= of_cache) {
+    return refuse(of_cache, " for this cache");
+  }
+  return absl::OkStatus();
+}
+
+bool ControlExecutor::MayRun(const Account& account) const {
+  return UseOf(of_cache_, account.cache).running < ShareOfCache(options_.threads) &&
+         UseOf(of_caller_, account.caller).running < ShareOfCaller(options_.threads);
+}
+
+ControlExecutor::Use ControlExecutor::UseOf(const Uses& uses, const std::string& name) {
+  const auto found = uses.find(name);
+  return found == uses.end() ? Use() : found->second;
+}
+
+void ControlExecutor::Count(const Account& account, int32_t running, int32_t queued) {
+  const auto count = [&](Uses& uses, const std::string& name) {
+    const auto use = uses.try_emplace(name).first;
+    use->second.running += running;
+    use->second.queued += queued;
+    if (use->second.running == 0 && use->second.queued == 0) uses.erase(use);
+  };
+  count(of_cache_, account.cache);
+  count(of_caller_, account.caller);
+}
+
+bool ControlExecutor::TakeLocked(Queued* taken) {
+  auto queued = queue_.begin();
+  while (queued != queue_.end() && !MayRun(queued->account)) ++queued;
+  if (queued == queue_.end()) return false;
+  Count(queued->account, /*running=*/1, /*queued=*/-1);
+  *taken = std::move(*queued);
+  queue_.erase(queued);
+  return true;
 }
 
 void ControlExecutor::Run() {
@@ -66,7 +103,7 @@ void ControlExecutor::Run() {
     {
       MutexLock lock(&mutex_);
       while (!TakeLocked(&taken)) {
-        // What is left, if anything, a thread takes that now runs its cache's work.
+        // What is left, if anything, a thread takes that now runs work of its cache or its caller.
         if (stopping_) return;
         changed_.Wait(&mutex_);
       }
@@ -74,9 +111,8 @@ void ControlExecutor::Run() {
     taken.work();
     taken.work = nullptr;
     MutexLock lock(&mutex_);
-    // What this cache's work waited for comes next, here.
-    const auto running = running_.find(taken.cache);
-    if (--running->second == 0) running_.erase(running);
+    // What waited for this to end comes next, here.
+    Count(taken.account, /*running=*/-1, /*queued=*/0);
   }
 }
 

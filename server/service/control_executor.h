@@ -21,8 +21,9 @@ namespace kvtier {
 // A queue without an end would turn overload into calls whose client has long gone. Here the
 // call that finds the queue full is told so at once.
 //
-// Work that waits for one cache's device streams, which may stand still, never has all threads:
-// what comes for another cache passes it.
+// Neither work that waits for one cache's device streams, which may stand still, nor work of one
+// caller, who may have many caches, ever has all threads or all places of the queue: what comes
+// for another cache, and of somebody else, passes it.
 //
 // Thread-safe. Work that was taken runs exactly once, also while stopping: it has a call to
 // finish. It must look by itself whether it is still wanted.
@@ -32,6 +33,11 @@ class ControlExecutor {
     int32_t threads = kControlThreads;
     int32_t queue_max = kControlQueueMax;
   };
+  // Whom work counts for.
+  struct Account {
+    std::string cache;   // whose device streams it may wait for
+    std::string caller;  // whose call it is: a process
+  };
 
   // Errors: RESOURCE_EXHAUSTED / LIMIT_REACHED where the system has no thread left.
   static absl::StatusOr<std::unique_ptr<ControlExecutor>> Start(const Options& options);
@@ -40,9 +46,9 @@ class ControlExecutor {
   ControlExecutor(const ControlExecutor&) = delete;
   ControlExecutor& operator=(const ControlExecutor&) = delete;
 
-  // `cache`: whose streams it may wait for. Never waits. Errors, and then `work` never runs:
-  // RESOURCE_EXHAUSTED / LIMIT_REACHED with a hint when to try again.
-  absl::Status Submit(const std::string& cache, std::function<void()> work);
+  // Never waits. Errors, and then `work` never runs: RESOURCE_EXHAUSTED / LIMIT_REACHED with a
+  // hint when to try again.
+  absl::Status Submit(const Account& account, std::function<void()> work);
 
   // Work that no thread has taken yet.
   int32_t queue_depth() const {
@@ -53,24 +59,36 @@ class ControlExecutor {
 
  private:
   struct Queued {
-    std::string cache;
+    Account account;
     std::function<void()> work;
   };
+  // Work of one cache, or of one caller.
+  struct Use {
+    int32_t running = 0, queued = 0;
+  };
+  using Uses = std::map<std::string, Use>;  // none is none
 
   explicit ControlExecutor(const Options& options) : options_(options) {}
   void Run();
-  // Threads that one cache's work may have at a time: where there are two, one is left to others.
-  int32_t threads_of_a_cache() const {
-    return std::max(1, options_.threads - std::max(1, options_.threads / 4));
+  // What one caller may have at a time: where there are two, something is left to others.
+  static int32_t ShareOfCaller(int32_t all) { return std::max(1, all - std::max(1, all / 8)); }
+  // And one cache: something is left to its callers' other caches as well.
+  static int32_t ShareOfCache(int32_t all) {
+    return std::max(1, std::min(all - std::max(1, all / 4), ShareOfCaller(all) - 1));
   }
-  // Takes the oldest work whose cache may have a thread; false: there is none.
+  static Use UseOf(const Uses& uses, const std::string& name);
+  absl::Status CheckRoom(const Account& account) const KVTIER_REQUIRES(mutex_);
+  bool MayRun(const Account& account) const KVTIER_REQUIRES(mutex_);
+  // Adds to what the account's cache and caller use.
+  void Count(const Account& account, int32_t running, int32_t queued) KVTIER_REQUIRES(mutex_);
+  // Takes the oldest work that may have a thread; false: there is none.
   bool TakeLocked(Queued* taken) KVTIER_REQUIRES(mutex_);
 
   const Options options_;
   mutable Mutex mutex_;  // rank: a leaf
   CondVar changed_;
   std::deque<Queued> queue_ KVTIER_GUARDED_BY(mutex_);
-  std::map<std::string, int32_t> running_ KVTIER_GUARDED_BY(mutex_);  // by cache; none is 0
+  Uses of_cache_ KVTIER_GUARDED_BY(mutex_), of_caller_ KVTIER_GUARDED_BY(mutex_);
   bool stopping_ KVTIER_GUARDED_BY(mutex_) = false;
   std::vector<Thread> threads_;
 };

@@ -6,6 +6,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "proto/support/wire_limits.h"
 #include "server/core/status_macros.h"
 #include "server/service/call_deadline.h"
@@ -35,6 +36,12 @@ int64_t AnswerBytesMax(const v1::AssignBlocksRequest& request) {
   return blocks > kBlocksWithoutPlaceMax ? blocks * kBlockBytes : 0;
 }
 
+// By whom calls that may wait are counted: a process; where the kernel does not name it, as one of
+// another PID namespace, its user.
+std::string AccountOf(const Peer& peer) {
+  return peer.pid > 0 ? absl::StrCat("pid ", peer.pid) : absl::StrCat("uid ", peer.uid);
+}
+
 }  // namespace
 
 KvTierService::KvTierService(const SessionCallContext* context, const Clock* clock,
@@ -46,42 +53,56 @@ KvTierService::KvTierService(const SessionCallContext* context, const Clock* clo
       executor_(executor),
       data_plane_(context->node, clock) {}
 
-absl::Status KvTierService::CheckStart(const grpc::CallbackServerContext& context,
-                                       const std::string& session_id, absl::Time deadline) const {
-  KVTIER_ASSIGN_OR_RETURN(const Peer peer, access_->WorkerOf(context));
+absl::StatusOr<Peer> KvTierService::CheckStart(const grpc::CallbackServerContext& context,
+                                               const std::string& session_id,
+                                               absl::Time deadline) const {
+  KVTIER_ASSIGN_OR_RETURN(Peer peer, access_->WorkerOf(context));
   KVTIER_RETURN_IF_ERROR(node_->CheckCaller(session_id, peer));
   KVTIER_RETURN_IF_ERROR(context_->open_calls->CheckOpen());
-  return CheckNotExpired(deadline, *clock_);
+  KVTIER_RETURN_IF_ERROR(CheckNotExpired(deadline, *clock_));
+  return peer;
 }
 
 grpc::ServerUnaryReactor* KvTierService::RunControl(grpc::CallbackServerContext* context,
-                                                    const char* name, const std::string& session_id,
-                                                    const std::string& cache, ControlVerb verb,
-                                                    int64_t answer_bytes_max) {
-  auto* call = new UnaryCall(context_->open_calls, {context_->call_log, context, name},
+                                                    const ControlCall& control, ControlVerb verb) {
+  auto* call = new UnaryCall(context_->open_calls, {context_->call_log, context, control.name},
                              UnaryCall::OnCancellation::kTell);
   const absl::Time deadline = DeadlineOf(*context, *clock_);
-  absl::Status status = CheckStart(*context, session_id, deadline);
+  const absl::StatusOr<Peer> peer = CheckStart(*context, control.session_id, deadline);
+  absl::Status status = peer.status();
   std::shared_ptr<UnreadAnswers::Place> place;
-  if (status.ok() && answer_bytes_max > 0) {
-    auto taken = context_->unread_answers->Take(context_->peers->IdOf(context->peer()), session_id,
-                                                answer_bytes_max);
+  if (status.ok() && control.answer_bytes_max > 0) {
+    auto taken = context_->unread_answers->Take(context_->peers->IdOf(context->peer()),
+                                                control.session_id, control.answer_bytes_max);
     status = taken.status();
     if (taken.ok()) place = *std::move(taken);
     call->Hold(place);
   }
-  auto run = [this, answer = call->answer(), deadline, verb = std::move(verb),
-              place = std::move(place)]() mutable {
-    absl::Status status = CheckNotExpired(deadline, *clock_);
-    // Nobody is there to hear of it: whatever it would have changed stays as it was.
-    if (answer->cancelled()) status = absl::CancelledError("the call was cancelled");
-    if (status.ok()) status = verb(deadline);
+  auto finish = [answer = call->answer(),
+                 place = std::move(place)](const absl::Status& status) mutable {
     if (place != nullptr) place->SetReady();
     // The call may be over before `Finish` returns; then the place is free again.
     place.reset();
     answer->Finish(ToWire(status));
   };
-  if (status.ok()) status = executor_->Submit(cache, std::move(run));
+  if (status.ok() && control.where == Where::kHereIfIdle) {
+    bool gave_up = false;
+    status = verb(Patience::None(deadline, &gave_up));
+    if (!gave_up) {
+      finish(status);
+      return call;
+    }
+    status = absl::OkStatus();  // nothing has changed
+  }
+  auto run = [this, answer = call->answer(), deadline, verb = std::move(verb),
+              finish = std::move(finish)]() mutable {
+    absl::Status status = CheckNotExpired(deadline, *clock_);
+    // Nobody is there to hear of it: whatever it would have changed stays as it was.
+    if (answer->cancelled()) status = absl::CancelledError("the call was cancelled");
+    if (status.ok()) status = verb(deadline);
+    finish(status);
+  };
+  if (status.ok()) status = executor_->Submit({control.cache, AccountOf(*peer)}, std::move(run));
   if (!status.ok()) call->answer()->Finish(ToWire(status));
   return call;
 }
@@ -94,8 +115,8 @@ grpc::ServerUnaryReactor* KvTierService::RunData(grpc::CallbackServerContext* co
                              UnaryCall::OnCancellation::kAnswer);
   DataPlane::Done<Response> done = AnswerInto(call->answer(), response);
   const absl::Time deadline = DeadlineOf(*context, *clock_);
-  if (absl::Status status = CheckStart(*context, session_id, deadline); !status.ok()) {
-    done(status);
+  if (const auto peer = CheckStart(*context, session_id, deadline); !peer.ok()) {
+    done(peer.status());
   } else {
     start(deadline, std::move(done));
   }
@@ -108,7 +129,8 @@ grpc::ServerUnaryReactor* KvTierService::RunSwapIn(grpc::CallbackServerContext* 
   auto* call = new UnaryCall(context_->open_calls, {context_->call_log, context, "SwapIn"},
                              UnaryCall::OnCancellation::kAnswer);
   DataPlane::Done<v1::SwapInResponse> done = AnswerInto(call->answer(), response);
-  absl::Status status = CheckStart(*context, request.session_id(), DeadlineOf(*context, *clock_));
+  absl::Status status =
+      CheckStart(*context, request.session_id(), DeadlineOf(*context, *clock_)).status();
   std::shared_ptr<UnreadAnswers::Place> place;
   if (status.ok()) {
     auto taken =
@@ -143,14 +165,15 @@ grpc::ServerUnaryReactor* KvTierService::AttachCache(grpc::CallbackServerContext
                                                      v1::AttachCacheResponse* response) {
   const int32_t uid = access_->WorkerOf(*context).value_or(Peer()).uid;
   return RunControl(
-      context, "AttachCache", request->session_id(), request->cache(),
-      [this, request, response, uid](absl::Time deadline) -> absl::Status {
+      context,
+      {.name = "AttachCache", .session_id = request->session_id(), .cache = request->cache()},
+      [this, request, response, uid](const Patience& patience) -> absl::Status {
         KVTIER_RETURN_IF_ERROR(CheckCacheName(request->cache()));
         KVTIER_ASSIGN_OR_RETURN(const CacheLayout layout, LayoutFromProto(*request));
-        KVTIER_ASSIGN_OR_RETURN(
-            const AttachResult result,
-            node_->AttachCache(request->session_id(), request->cache(), layout,
-                               request->device_uuid(), deadline, AttachOptionsFromProto(*request)));
+        KVTIER_ASSIGN_OR_RETURN(const AttachResult result,
+                                node_->AttachCache(request->session_id(), request->cache(), layout,
+                                                   request->device_uuid(), patience.deadline(),
+                                                   AttachOptionsFromProto(*request)));
         *response = ToProto(result);
         NoteUser(uid);
         return absl::OkStatus();
@@ -170,27 +193,33 @@ void KvTierService::NoteUser(int32_t uid) {
 grpc::ServerUnaryReactor* KvTierService::DetachCache(grpc::CallbackServerContext* context,
                                                      const v1::DetachCacheRequest* request,
                                                      v1::DetachCacheResponse* response) {
-  return RunControl(context, "DetachCache", request->session_id(), request->cache(),
-                    [this, request, response](absl::Time deadline) -> absl::Status {
-                      KVTIER_ASSIGN_OR_RETURN(
-                          const bool ended,
-                          node_->DetachCache(request->session_id(), request->cache(), deadline));
-                      response->set_cache_ended(ended);
-                      return absl::OkStatus();
-                    });
+  return RunControl(
+      context,
+      {.name = "DetachCache", .session_id = request->session_id(), .cache = request->cache()},
+      [this, request, response](const Patience& patience) -> absl::Status {
+        KVTIER_ASSIGN_OR_RETURN(
+            const bool ended,
+            node_->DetachCache(request->session_id(), request->cache(), patience.deadline()));
+        response->set_cache_ended(ended);
+        return absl::OkStatus();
+      });
 }
 
 grpc::ServerUnaryReactor* KvTierService::AdmitRequest(grpc::CallbackServerContext* context,
                                                       const v1::AdmitRequestRequest* request,
                                                       v1::AdmitRequestResponse* response) {
   return RunControl(
-      context, "AdmitRequest", request->session_id(), request->cache(),
-      [this, request, response](absl::Time deadline) -> absl::Status {
+      context,
+      {.name = "AdmitRequest",
+       .session_id = request->session_id(),
+       .cache = request->cache(),
+       .where = Where::kHereIfIdle},
+      [this, request, response](const Patience& patience) -> absl::Status {
         KVTIER_RETURN_IF_ERROR(CheckAdmitRequest(*request));
         KVTIER_ASSIGN_OR_RETURN(
             const int32_t region,
             node_->AdmitRequest(request->session_id(), request->cache(), request->request_id(),
-                                request->reserve_blocks(), deadline));
+                                request->reserve_blocks(), patience));
         response->set_region(region);
         return absl::OkStatus();
       });
@@ -199,12 +228,16 @@ grpc::ServerUnaryReactor* KvTierService::AdmitRequest(grpc::CallbackServerContex
 grpc::ServerUnaryReactor* KvTierService::ReleaseRequest(grpc::CallbackServerContext* context,
                                                         const v1::ReleaseRequestRequest* request,
                                                         v1::ReleaseRequestResponse* response) {
-  return RunControl(context, "ReleaseRequest", request->session_id(), request->cache(),
-                    [this, request, response](absl::Time deadline) -> absl::Status {
+  return RunControl(context,
+                    {.name = "ReleaseRequest",
+                     .session_id = request->session_id(),
+                     .cache = request->cache(),
+                     .where = Where::kHereIfIdle},
+                    [this, request, response](const Patience& patience) -> absl::Status {
                       KVTIER_ASSIGN_OR_RETURN(
                           const int32_t freed,
                           node_->ReleaseRequest(request->session_id(), request->cache(),
-                                                request->request_id(), deadline));
+                                                request->request_id(), patience));
                       response->set_blocks_freed(freed);
                       return absl::OkStatus();
                     });
@@ -214,47 +247,56 @@ grpc::ServerUnaryReactor* KvTierService::AssignBlocks(grpc::CallbackServerContex
                                                       const v1::AssignBlocksRequest* request,
                                                       v1::AssignBlocksResponse* response) {
   return RunControl(
-      context, "AssignBlocks", request->session_id(), request->cache(),
-      [this, request, response](absl::Time deadline) -> absl::Status {
+      context,
+      {.name = "AssignBlocks",
+       .session_id = request->session_id(),
+       .cache = request->cache(),
+       .where = Where::kHereIfIdle,
+       .answer_bytes_max = AnswerBytesMax(*request)},
+      [this, request, response](const Patience& patience) -> absl::Status {
         KVTIER_RETURN_IF_ERROR(CheckAssignBlocks(*request));
         KVTIER_ASSIGN_OR_RETURN(
             const AssignResult result,
             node_->AssignBlocks(request->session_id(), request->cache(), request->request_id(),
                                 request->count(), VectorOf(request->shared_block_ids()),
-                                VectorOf(request->shared_generations()), deadline,
+                                VectorOf(request->shared_generations()), patience,
                                 {request->block_tags().begin(), request->block_tags().end()}));
         *response = ToProto(result);
         return absl::OkStatus();
-      },
-      AnswerBytesMax(*request));
+      });
 }
 
 grpc::ServerUnaryReactor* KvTierService::ListKeptBlocks(grpc::CallbackServerContext* context,
                                                         const v1::ListKeptBlocksRequest* request,
                                                         v1::ListKeptBlocksResponse* response) {
-  return RunControl(context, "ListKeptBlocks", request->session_id(), request->cache(),
-                    [this, request, response](absl::Time /*deadline*/) -> absl::Status {
-                      KVTIER_ASSIGN_OR_RETURN(const KeptPage page, KeptPageFromProto(*request));
-                      KVTIER_ASSIGN_OR_RETURN(
-                          const std::vector<KeptBlockInfo> blocks,
-                          node_->ListKeptBlocks(request->session_id(), request->cache(), page.first,
-                                                page.size + 1));
-                      *response = KeptBlocksToProto(blocks, page.size);
-                      return absl::OkStatus();
-                    });
+  return RunControl(
+      context,
+      {.name = "ListKeptBlocks", .session_id = request->session_id(), .cache = request->cache()},
+      [this, request, response](const Patience& /*patience*/) -> absl::Status {
+        KVTIER_ASSIGN_OR_RETURN(const KeptPage page, KeptPageFromProto(*request));
+        KVTIER_ASSIGN_OR_RETURN(const std::vector<KeptBlockInfo> blocks,
+                                node_->ListKeptBlocks(request->session_id(), request->cache(),
+                                                      page.first, page.size + 1));
+        *response = KeptBlocksToProto(blocks, page.size);
+        return absl::OkStatus();
+      });
 }
 
 grpc::ServerUnaryReactor* KvTierService::FreeBlocks(grpc::CallbackServerContext* context,
                                                     const v1::FreeBlocksRequest* request,
                                                     v1::FreeBlocksResponse* response) {
   return RunControl(
-      context, "FreeBlocks", request->session_id(), request->cache(),
-      [this, request, response](absl::Time deadline) -> absl::Status {
+      context,
+      {.name = "FreeBlocks",
+       .session_id = request->session_id(),
+       .cache = request->cache(),
+       .where = Where::kHereIfIdle},
+      [this, request, response](const Patience& patience) -> absl::Status {
         KVTIER_RETURN_IF_ERROR(CheckBlockList(request->block_ids_size()));
         KVTIER_ASSIGN_OR_RETURN(
             const int32_t freed,
             node_->FreeBlocks(request->session_id(), request->cache(), request->request_id(),
-                              VectorOf(request->block_ids()), deadline));
+                              VectorOf(request->block_ids()), patience));
         response->set_blocks_freed(freed);
         return absl::OkStatus();
       });
@@ -263,13 +305,17 @@ grpc::ServerUnaryReactor* KvTierService::FreeBlocks(grpc::CallbackServerContext*
 grpc::ServerUnaryReactor* KvTierService::InvalidateBlocks(
     grpc::CallbackServerContext* context, const v1::InvalidateBlocksRequest* request,
     v1::InvalidateBlocksResponse* response) {
-  return RunControl(context, "InvalidateBlocks", request->session_id(), request->cache(),
-                    [this, request, response](absl::Time deadline) -> absl::Status {
+  return RunControl(context,
+                    {.name = "InvalidateBlocks",
+                     .session_id = request->session_id(),
+                     .cache = request->cache(),
+                     .where = Where::kHereIfIdle},
+                    [this, request, response](const Patience& patience) -> absl::Status {
                       KVTIER_RETURN_IF_ERROR(CheckBlockList(request->block_ids_size()));
                       KVTIER_ASSIGN_OR_RETURN(
                           const int64_t dropped,
                           node_->InvalidateBlocks(request->session_id(), request->cache(),
-                                                  VectorOf(request->block_ids()), deadline));
+                                                  VectorOf(request->block_ids()), patience));
                       response->set_invalidated_copies(dropped);
                       return absl::OkStatus();
                     });

@@ -1,5 +1,6 @@
 // kvtier.v1.KvTier on gRPC's callback API. No reaction blocks: verbs that may wait for device
-// streams run on the control executor, the others enqueue and answer from the completion.
+// streams run on the control executor, unless they find that they need not; the others enqueue and
+// answer from the completion.
 #pragma once
 
 #include <atomic>
@@ -73,15 +74,25 @@ class KvTierService final : public v1::KvTier::CallbackService {
       grpc::CallbackServerContext* context) override;
 
  private:
-  // May a call that has its entry in open_calls begin?
-  absl::Status CheckStart(const grpc::CallbackServerContext& context, const std::string& session_id,
-                          absl::Time deadline) const;
-  // Fills the response; may wait until the deadline. `answer_bytes_max`: of an answer that may be
-  // so large that it takes a place, 0 of others.
-  using ControlVerb = std::function<absl::Status(absl::Time deadline)>;
-  grpc::ServerUnaryReactor* RunControl(grpc::CallbackServerContext* context, const char* name,
-                                       const std::string& session_id, const std::string& cache,
-                                       ControlVerb verb, int64_t answer_bytes_max = 0);
+  // May a call that has its entry in open_calls begin? Whose it is.
+  absl::StatusOr<Peer> CheckStart(const grpc::CallbackServerContext& context,
+                                  const std::string& session_id, absl::Time deadline) const;
+  // Where a verb runs that may wait.
+  enum class Where {
+    kExecutor,
+    kHereIfIdle,  // it is tried on gRPC's thread first, without patience
+  };
+  struct ControlCall {
+    const char* name;
+    const std::string& session_id;
+    const std::string& cache;
+    Where where = Where::kExecutor;
+    int64_t answer_bytes_max = 0;  // of an answer that may be so large that it takes a place
+  };
+  // Fills the response if it succeeds.
+  using ControlVerb = std::function<absl::Status(const Patience& patience)>;
+  grpc::ServerUnaryReactor* RunControl(grpc::CallbackServerContext* context,
+                                       const ControlCall& control, ControlVerb verb);
   // Calls `start(deadline, done)` unless the deadline has passed.
   template <typename Response, typename Start>
   grpc::ServerUnaryReactor* RunData(grpc::CallbackServerContext* context, const char* name,

@@ -4,6 +4,7 @@ Names like D23 are those of the public bug reports that the cases come from; exi
 server/main.cc."""
 import os
 import signal
+import subprocess
 import time
 import unittest
 
@@ -157,6 +158,36 @@ class Faults(unittest.TestCase):
         step.result(PATIENCE_SECONDS)
         # Nothing of what was late has stayed.
         wait_until(lambda: self.daemon.stats()["caches"][0]["blocks_free"] == 8, "all are free")
+
+    def test_d24_a_process_whose_caches_all_stand_still_leaves_threads_to_others(self):
+        """Each cache may have six of the eight: two would have all."""
+        assigning, held = [], []
+        for cache in ("c", "d"):
+            session = self.attach(cache)
+            request = {"cache": cache, "request_id": "r"}
+            used = session.call("AssignBlocks", {**request, "count": 8}).block_ids
+            session.call("FreeBlocks", {**request, "block_ids": list(used)})
+            self.tell("hold SwapIn")
+            held.append(session.start("SwapIn", {**STEP, "cache": cache},
+                                      timeout=PATIENCE_SECONDS))
+            wait_until(lambda: "1" in [of["operations_in_flight"]
+                                       for each in self.daemon.stats()["caches"]
+                                       if each["cache"] == cache
+                                       for of in each["sessions"]], "it hangs")
+            assigning += [session.start("AssignBlocks", {**request, "count": 1},
+                                        timeout=PATIENCE_SECONDS) for _ in range(20)]
+        wait_until(lambda: self.daemon.stats()["control_queue_depth"] == 33, "seven have a thread")
+        other = subprocess.Popen(["/usr/bin/python3", "tests/integration/worker.py",
+                                  self.daemon.socket, "e"], stdin=subprocess.PIPE,
+                                 stdout=subprocess.PIPE, text=True)
+        self.addCleanup(other.communicate)
+        self.assertEqual(other.stdout.readline(), "3\n")  # blocks; it would wait with the others
+        self.assertFalse(any(call.done() for call in assigning))
+        self.tell("release")
+        for call in held:
+            call.result(PATIENCE_SECONDS)
+        for call in assigning:  # eight of each cache have blocks
+            call.exception(PATIENCE_SECONDS)
 
     def test_d18_the_exit_is_bounded_whatever_hangs(self):
         """Also by a second signal: it changes nothing."""
