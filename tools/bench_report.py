@@ -109,10 +109,11 @@ def scale_table(results):
 
 def rpc_table(results):
     calls = table(["call", "workers", "bare p50 us", "p99", "p99.9", "daemon p50 us", "p99",
-                   "p99.9", "p50 ratio", "p99 ratio"],
+                   "p99.9", "p50 ratio", "p99 ratio", "bare switches a call", "daemon"],
                   [[r["call"], r["workers"], r["bare_p50_us"], r["bare_p99_us"], r["bare_p999_us"],
                     r["p50_us"], r["p99_us"], r["p999_us"], "%.2f" % r["ratio_p50"],
-                    "%.2f" % r["ratio_p99"]] for r in results if r["benchmark"] == "unary"])
+                    "%.2f" % r["ratio_p99"], r.get("bare_switches"), r.get("switches")]
+                   for r in results if r["benchmark"] == "unary"])
     blocks = table(["call", "sessions", "blocks a call", "p50 us", "p99 us", "p99.9 us"],
                    [[r["call"], r["workers"], r["blocks"], r["p50_us"], r["p99_us"], r["p999_us"]]
                     for r in results if r["benchmark"] == "many_blocks"])

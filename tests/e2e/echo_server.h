@@ -37,6 +37,7 @@ class EchoProcess {
   EchoProcess& operator=(const EchoProcess&) = delete;
 
   const std::string& socket_path() const { return socket_path_; }
+  int pid() const { return pid_; }
 
  private:
   std::string socket_path_;

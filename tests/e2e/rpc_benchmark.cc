@@ -7,8 +7,10 @@
 // handlers on the callback API; messages are the same. So the bare server is the floor of a call,
 // and the ratio is what sessions, checks, the ledger and threads of ours add. Each worker is a
 // thread with a connection and a session of its own, and makes one call after the other without a
-// pause; the two servers take turns, five times. Afterwards 16 sessions of one cache assign,
-// invalidate and free 512 blocks at a time, all at once. Microseconds of a call.
+// pause; the two servers take turns, five times. Context switches of the servers are counted over
+// all calls of a row's group: they do not depend on what else the machine does. Afterwards 16
+// sessions of one cache assign, invalidate and free 512 blocks at a time, all at once. Microseconds
+// of a call.
 #include <unistd.h>
 
 #include <algorithm>
@@ -31,6 +33,7 @@
 #include "proto/kvtier/v1/admin.grpc.pb.h"
 #include "proto/kvtier/v1/kvtier.grpc.pb.h"
 #include "tests/benchmark/report.h"
+#include "tests/e2e/context_switches.h"
 #include "tests/e2e/daemon.h"
 #include "tests/e2e/echo_server.h"
 
@@ -228,8 +231,8 @@ class RpcBenchmark {
         testing::DescribeMachine().Add("commit", commit_).Add("backend", backend_).ToString());
     std::printf(
         "| call | workers | bare p50 us | p99 | p99.9 | daemon p50 us | p99 | p99.9 | "
-        "p50 ratio | p99 ratio |\n");
-    std::printf("| --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |\n");
+        "p50 ratio | p99 ratio | bare switches a call | daemon |\n");
+    std::printf("| --- | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |\n");
     for (const int32_t count : workers_of_) {
       AddWorkersUpTo(count);
       CompareWithEcho(count);
@@ -256,12 +259,14 @@ class RpcBenchmark {
     first.Free(true);
     const EchoProcess echo(folder_, first.answers);
     for (const auto& worker : workers_) worker->ConnectToEcho(echo.socket_path());
-    Compare(count, {"GetStats"}, [](bool of_daemon) -> Calls {
+    const pid_t servers[2] = {echo.pid(), daemon_.pid()};
+    Compare(count, servers, {"GetStats"}, [](bool of_daemon) -> Calls {
       return [of_daemon](Worker* worker, auto* times) {
         times->at(0).push_back(worker->GetStats(of_daemon));
       };
     });
-    Compare(count, {"AssignBlocks", "InvalidateBlocks", "FreeBlocks"}, [](bool of_daemon) -> Calls {
+    const std::vector<std::string> names = {"AssignBlocks", "InvalidateBlocks", "FreeBlocks"};
+    Compare(count, servers, names, [](bool of_daemon) -> Calls {
       return [of_daemon](Worker* worker, auto* times) {
         times->at(0).push_back(worker->Assign(of_daemon, 1));
         times->at(1).push_back(worker->Invalidate(of_daemon));
@@ -270,39 +275,47 @@ class RpcBenchmark {
     });
   }
 
-  void Compare(int32_t count, const std::vector<std::string>& names,
+  void Compare(int32_t count, const pid_t (&servers)[2], const std::vector<std::string>& names,
                const std::function<Calls(bool of_daemon)>& calls_of) {
     const int32_t calls_of_worker =
         std::max(1, calls_ / count / kTurns / static_cast<int32_t>(names.size()));
     std::vector<std::vector<double>> times[2] = {std::vector<std::vector<double>>(names.size()),
                                                  std::vector<std::vector<double>>(names.size())};
+    int64_t switches[2] = {};
     for (int32_t turn = -1; turn < kTurns; ++turn) {
       for (const bool of_daemon : {false, true}) {
         // The turn before the first warms up.
+        const int64_t before = ContextSwitchesOf(servers[of_daemon]);
         const auto turn_times =
             RunAll(workers_, turn < 0 ? std::min(20, calls_of_worker) : calls_of_worker,
                    names.size(), calls_of(of_daemon));
+        if (turn >= 0) switches[of_daemon] += ContextSwitchesOf(servers[of_daemon]) - before;
         for (size_t k = 0; turn >= 0 && k < names.size(); ++k) {
           auto& all = times[of_daemon][k];
           all.insert(all.end(), turn_times[k].begin(), turn_times[k].end());
         }
       }
     }
+    const auto calls = static_cast<double>(names.size() * times[0][0].size());
     for (size_t k = 0; k < names.size(); ++k) {
-      ReportRatio(names[k], count, Summary(times[0][k]), Summary(times[1][k]));
+      const double switches_a_call[2] = {static_cast<double>(switches[0]) / calls,
+                                         static_cast<double>(switches[1]) / calls};
+      ReportRatio(names[k], count, Summary(times[0][k]), Summary(times[1][k]), switches_a_call);
     }
   }
 
   void ReportRatio(const std::string& call, int32_t count, const Summary& bare,
-                   const Summary& daemon) {
-    std::printf("| %s | %d | %.1f | %.1f | %.1f | %.1f | %.1f | %.1f | %.2f | %.2f |\n",
-                call.c_str(), count, bare.p50, bare.p99, bare.p999, daemon.p50, daemon.p99,
-                daemon.p999, daemon.p50 / bare.p50, daemon.p99 / bare.p99);
+                   const Summary& daemon, const double (&switches)[2]) {
+    std::printf(
+        "| %s | %d | %.1f | %.1f | %.1f | %.1f | %.1f | %.1f | %.2f | %.2f | %.1f | %.1f |\n",
+        call.c_str(), count, bare.p50, bare.p99, bare.p999, daemon.p50, daemon.p99, daemon.p999,
+        daemon.p50 / bare.p50, daemon.p99 / bare.p99, switches[0], switches[1]);
     std::fflush(stdout);
     JsonObject result;
     result.Add("benchmark", std::string("unary")).Add("call", call).Add("workers", count);
     bare.AddTo("bare_", &result);
     daemon.AddTo("", &result);
+    result.Add("bare_switches", switches[0]).Add("switches", switches[1]);
     result.Add("ratio_p50", daemon.p50 / bare.p50).Add("ratio_p99", daemon.p99 / bare.p99);
     results_.push_back(result.Add("samples", daemon.count).Add("commit", commit_).ToString());
   }
