@@ -27,12 +27,13 @@ TEST(ControlExecutor, RunsEverythingOnce) {
 }
 
 TEST(ControlExecutor, RunsAsManyAtATimeAsItHasThreads) {
+  // Each waits for the other: with one thread this would hang. Here and below what the work uses is
+  // older than the executor, which ends with its last work: that somebody waits for one piece of it
+  // says nothing of the others, nor that set_value has returned.
+  std::promise<void> first, second, done;
+  auto first_started = first.get_future().share(), second_started = second.get_future().share();
   auto executor = ControlExecutor::Start({.threads = 2, .queue_max = 4});
   ASSERT_TRUE(executor.ok()) << executor.status();
-  // Each waits for the other: with one thread this would hang.
-  std::promise<void> first, second;
-  auto first_started = first.get_future().share(), second_started = second.get_future().share();
-  std::promise<void> done;
   ASSERT_TRUE((*executor)
                   ->Submit({"kv", "caller of kv"},
                            [&] {
@@ -56,6 +57,7 @@ void ExpectPassed(int32_t threads) {
   auto released = release.get_future().share();
   std::atomic<int> ran{0};
   {
+    std::promise<void> passed;
     auto executor = ControlExecutor::Start({.threads = threads, .queue_max = 100});
     ASSERT_TRUE(executor.ok()) << executor.status();
     for (int i = 0; i < 50; ++i) {
@@ -67,7 +69,6 @@ void ExpectPassed(int32_t threads) {
                                })
                       .ok());
     }
-    std::promise<void> passed;
     ASSERT_TRUE(
         (*executor)->Submit({"other", "caller of other"}, [&] { passed.set_value(); }).ok());
     passed.get_future().wait();  // would hang
