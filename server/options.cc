@@ -54,6 +54,7 @@ ServerOptions ServerOptionsOf(const DaemonConfig& config) {
   options.tls = {.certificate = config.tls_certificate,
                  .key = config.tls_key,
                  .client_ca = config.tls_client_ca};
+  options.tcp_connections_per_address_max = config.tcp_connections_per_address_max;
   options.metrics_address = config.metrics_address;
   options.control_threads = config.control_threads;
   options.control_queue_max = config.control_queue_max;

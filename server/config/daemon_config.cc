@@ -64,6 +64,7 @@ DaemonConfig DaemonConfigOf(const SettingValues& values) {
       .tls_viewers = read.Texts("tls_viewers"),
       .tls_operators = read.Texts("tls_operators"),
       .allow_insecure_tcp = read.Switch("allow_insecure_tcp"),
+      .tcp_connections_per_address_max = read.Number("tcp_connections_per_address_max"),
       .metrics_address = read.Text("metrics_address"),
       .allow_insecure_metrics = read.Switch("allow_insecure_metrics"),
       .backend = read.Text("backend"),

@@ -22,6 +22,7 @@ struct DaemonConfig {
   std::string tls_certificate, tls_key, tls_client_ca;
   std::vector<std::string> tls_viewers, tls_operators;
   bool allow_insecure_tcp = false;
+  int32_t tcp_connections_per_address_max = 0;
   std::string metrics_address;
   bool allow_insecure_metrics = false;
   std::string backend;

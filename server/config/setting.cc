@@ -100,6 +100,13 @@ constexpr Setting kSettings[] = {
      .kind = Kind::kSwitch,
      .default_text = "false",
      .help = "Accept tcp addresses without TLS that other machines reach, where anybody may look."},
+    {.name = "tcp_connections_per_address_max",
+     .kind = Kind::kNumber,
+     .default_text = "32",
+     .minimum = 1,
+     .maximum = kTcpConnectionsMax,
+     .help = "Connections over TCP, of 128, that one address may have; of IPv6 the first 64 bits "
+             "count, and loopback is one."},
     {.name = "metrics_address",
      .kind = Kind::kText,
      .default_text = "",

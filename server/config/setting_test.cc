@@ -43,6 +43,7 @@ TEST(Settings, TypedDefaults) {
   EXPECT_FALSE(config.allow_world_writable_socket);
   EXPECT_THAT(config.allowed_uids, IsEmpty());
   EXPECT_THAT(config.tcp, IsEmpty());
+  EXPECT_EQ(config.tcp_connections_per_address_max, kTcpConnectionsPerAddress);
   EXPECT_EQ(config.metrics_address, "");
   EXPECT_EQ(config.pool_bytes, int64_t{1} << 30);
   EXPECT_EQ(config.shutdown_grace, absl::Seconds(5));

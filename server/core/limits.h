@@ -35,6 +35,10 @@ inline constexpr int32_t kMessageBytesMax = 32 << 20;
 // A node has at most 8-16 GPUs with a few processes each; 256 leaves room for tools.
 inline constexpr int32_t kSessionsMax = 256;
 inline constexpr int32_t kCachesMax = 64;
+// Connections over TCP: operators, probes, dashboards. And of one address: an operator's tools, or
+// all that come through one proxy.
+inline constexpr int32_t kTcpConnectionsMax = 128;
+inline constexpr int32_t kTcpConnectionsPerAddress = 32;
 // Calls that may wait (attach, assign, release) at a time; more are refused at once.
 inline constexpr int32_t kControlThreads = 8;
 inline constexpr int32_t kControlQueueMax = 256;
@@ -61,5 +65,6 @@ static_assert(kRowBytesMax % kRowAlignment == 0);
 static_assert(kArrayAlignmentBytes % kRowAlignment == 0);
 static_assert(kPinChunkBytes % kPoolAlignmentBytes == 0);
 static_assert(kControlQueueMax >= kControlThreads);
+static_assert(kTcpConnectionsPerAddress <= kTcpConnectionsMax);
 
 }  // namespace kvtier

@@ -138,8 +138,10 @@ void Acceptor::AcceptSome(size_t door) {
 
 void Acceptor::Greet(size_t door, UniqueFd connection) {
   const int fd = connection.get();
+  const Peer peer = ProcessOf(fd);
   WaitingRoom::Waiting waiting = {.fd = std::move(connection),
-                                  .peer = ProcessOf(fd),
+                                  .peer = peer,
+                                  .address = peer.uid < 0 ? AddressOf(fd) : "",
                                   .door = door,
                                   .sequence = next_sequence_++ & kSequenceMask,
                                   .since = clock_->Now()};
@@ -205,7 +207,10 @@ bool Acceptor::Conclude(FirstWords words, WaitingRoom::Waiting* waiting) {
 void Acceptor::End(const WaitingRoom::Waiting& waiting, Refusal why) {
   counts_->Refused(why);
   log_->Event(LogLevel::kWarning, "connection_refused",
-              {{"uid", waiting.peer.uid}, {"pid", waiting.peer.pid}, {"why", RefusalName(why)}});
+              {{"uid", waiting.peer.uid},
+               {"pid", waiting.peer.pid},
+               {"address", waiting.address},
+               {"why", RefusalName(why)}});
 }
 
 }  // namespace kvtier

@@ -16,6 +16,8 @@ absl::string_view RefusalName(Refusal why) {
       return "full";
     case Refusal::kProcessFull:
       return "process_full";
+    case Refusal::kAddressFull:
+      return "address_full";
     case Refusal::kNoDescriptors:
       return "no_descriptors";
     case Refusal::kUnread:

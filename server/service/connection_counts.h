@@ -18,10 +18,11 @@ enum class Refusal {
   kNotHttp2,       // its first words are others
   kFull,           // as many are served as may be
   kProcessFull,    // as many of one process, or of a user's in containers, are served as may be
+  kAddressFull,    // as many of one TCP address are served as may be
   kNoDescriptors,  // the process, or the machine, has none left
   kUnread,         // did not read its answers
 };
-inline constexpr size_t kRefusalCount = 8;
+inline constexpr size_t kRefusalCount = 9;
 
 // As in metrics and in the log.
 absl::string_view RefusalName(Refusal why);

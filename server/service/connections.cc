@@ -21,8 +21,6 @@ constexpr size_t kConnectionsMax = 2 * kSessionsMax;
 constexpr size_t kConnectionsPerProcessMax = kSessionsMax;
 // For operators: a few tools and probes.
 constexpr size_t kConnectionsReserved = 32;
-// Operators, probes, dashboards.
-constexpr size_t kTcpConnectionsMax = 128;
 static_assert(kConnectionsPerProcessMax + kConnectionsReserved <= kConnectionsMax);
 
 size_t DescriptorsMax() {
@@ -32,7 +30,7 @@ size_t DescriptorsMax() {
 
 }  // namespace
 
-ConnectionLimits ConnectionLimitsOf(size_t descriptors_max) {
+ConnectionLimits ConnectionLimitsOf(size_t descriptors_max, size_t tcp_per_address_max) {
   const size_t served = std::clamp<size_t>(descriptors_max / 2, 1, kConnectionsMax);
   return {.peers = {.connections_max = served,
                     .per_process_max =
@@ -40,11 +38,13 @@ ConnectionLimits ConnectionLimitsOf(size_t descriptors_max) {
                     .reserved = served * kConnectionsReserved / kConnectionsMax,
                     .operator_uid = static_cast<int32_t>(geteuid())},
           .tcp_peers = {.connections_max =
-                            std::clamp<size_t>(descriptors_max / 8, 1, kTcpConnectionsMax)},
+                            std::clamp<size_t>(descriptors_max / 8, 1, kTcpConnectionsMax),
+                        .per_address_max = tcp_per_address_max},
           .waiting_max = std::clamp<size_t>(descriptors_max / 8, 1, kWaitingMax)};
 }
 
-Connections::Connections(const Log* log) : Connections(ConnectionLimitsOf(DescriptorsMax()), log) {}
+Connections::Connections(const Log* log, size_t tcp_per_address_max)
+    : Connections(ConnectionLimitsOf(DescriptorsMax(), tcp_per_address_max), log) {}
 
 Connections::Connections(const ConnectionLimits& limits, const Log* log)
     : limits_(limits), log_(log), peers_(limits.peers), tcp_peers_(limits.tcp_peers) {}
@@ -77,8 +77,10 @@ absl::Status Connections::Accept(const Clock* clock, std::function<void(UniqueFd
   for (const TcpListener& listener : tcp_listeners_) {
     for (const UniqueFd& fd : listener.fds()) {
       doors.push_back({.listener = fd.get(), .take = [this, take_tcp](UniqueFd connection) {
-                         const std::optional<Refusal> why = tcp_peers_.Add(connection.get());
-                         if (why.has_value()) return Refuse(connection, *why);
+                         const std::string address = AddressOf(connection.get());
+                         const std::optional<Refusal> why =
+                             tcp_peers_.Add(connection.get(), {}, address);
+                         if (why.has_value()) return Refuse({}, address, *why);
                          take_tcp(std::move(connection));
                        }});
     }
@@ -89,17 +91,17 @@ absl::Status Connections::Accept(const Clock* clock, std::function<void(UniqueFd
   return absl::OkStatus();
 }
 
-bool Connections::Add(const UniqueFd& connection) {
-  const std::optional<Refusal> why = peers_.Add(connection.get());
-  if (why.has_value()) Refuse(connection, *why);
+bool Connections::Add(const UniqueFd& connection, const Peer& peer) {
+  const std::optional<Refusal> why = peers_.Add(connection.get(), peer);
+  if (why.has_value()) Refuse(peer, "", *why);
   return !why.has_value();
 }
 
-void Connections::Refuse(const UniqueFd& connection, Refusal why) {
-  const Peer peer = PeerOf(connection.get());
+void Connections::Refuse(const Peer& peer, const std::string& address, Refusal why) {
   counts_.Refused(why);
-  log_->Event(LogLevel::kWarning, "connection_refused",
-              {{"uid", peer.uid}, {"pid", peer.pid}, {"why", RefusalName(why)}});
+  log_->Event(
+      LogLevel::kWarning, "connection_refused",
+      {{"uid", peer.uid}, {"pid", peer.pid}, {"address", address}, {"why", RefusalName(why)}});
 }
 
 void Connections::StopAccepting() {

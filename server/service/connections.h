@@ -33,12 +33,12 @@ struct ConnectionLimits {
   PeerLimits tcp_peers;
   size_t waiting_max = 0;
 };
-ConnectionLimits ConnectionLimitsOf(size_t descriptors_max);
+ConnectionLimits ConnectionLimitsOf(size_t descriptors_max, size_t tcp_per_address_max);
 
 class Connections {
  public:
-  // `log` must outlive it.
-  explicit Connections(const Log* log);
+  // `log` must outlive it. `tcp_per_address_max`: connections of one TCP address.
+  Connections(const Log* log, size_t tcp_per_address_max);
   ~Connections();
 
   // Takes the lock and makes the sockets. Errors: see unix_socket.h.
@@ -51,11 +51,11 @@ class Connections {
   // Errors: RESOURCE_EXHAUSTED.
   absl::Status Accept(const Clock* clock, std::function<void(UniqueFd)> take,
                       std::function<void(UniqueFd)> take_tcp);
-  // Counts a connection that was taken among those that are served. False, and logged: it must not
-  // be.
-  bool Add(const UniqueFd& connection);
+  // Counts a connection that was taken among those that are served; `peer`: PeerOf. False, and
+  // logged: it must not be.
+  bool Add(const UniqueFd& connection, const Peer& peer);
   // Counts and logs a connection that is not taken.
-  void Refuse(const UniqueFd& connection, Refusal why);
+  void Refuse(const Peer& peer, const std::string& address, Refusal why);
   // Nobody new. The lock keeps the next daemon away until Close.
   void StopAccepting();
   // Removes all files.

@@ -1,7 +1,10 @@
 #include "server/service/peer_table.h"
 
+#include <arpa/inet.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <netinet/in.h>
+#include <string.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 
@@ -10,6 +13,7 @@
 #include <vector>
 
 #include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
 #include "server/core/shared_memory.h"
 
@@ -78,20 +82,46 @@ Peer ProcessOf(int fd) {
   return credentials.has_value() ? ProcessOf(*credentials) : Peer();
 }
 
+std::string CountedAs(int family, const void* address) {
+  char text[INET6_ADDRSTRLEN] = {};
+  in6_addr six = {};
+  if (family == AF_INET) {
+    // 127.0.0.0/8.
+    if (*static_cast<const uint8_t*>(address) == IN_LOOPBACKNET) return "loopback";
+    return inet_ntop(AF_INET, address, text, sizeof(text));
+  }
+  memcpy(&six, address, sizeof(six));
+  if (IN6_IS_ADDR_LOOPBACK(&six)) return "loopback";
+  if (IN6_IS_ADDR_V4MAPPED(&six)) return CountedAs(AF_INET, &six.s6_addr[12]);
+  memset(&six.s6_addr[8], 0, 8);
+  return absl::StrCat(inet_ntop(AF_INET6, &six, text, sizeof(text)), "/64");
+}
+
+std::string AddressOf(int fd) {
+  sockaddr_storage storage = {};
+  socklen_t size = sizeof(storage);
+  if (getpeername(fd, reinterpret_cast<sockaddr*>(&storage), &size) != 0) return "";
+  if (storage.ss_family == AF_INET) {
+    return CountedAs(AF_INET, &reinterpret_cast<const sockaddr_in*>(&storage)->sin_addr);
+  }
+  if (storage.ss_family != AF_INET6) return "";
+  return CountedAs(AF_INET6, &reinterpret_cast<const sockaddr_in6*>(&storage)->sin6_addr);
+}
+
 void PeerTable::SetOperators(std::vector<int32_t> uids) {
   MutexLock lock(&mutex_);
   operators_ = std::move(uids);
 }
 
-std::optional<Refusal> PeerTable::Add(int fd, Peer peer) {
-  Entry entry = {.peer = std::move(peer), .inode = InodeOf(fd)};
+std::optional<Refusal> PeerTable::Add(int fd, Peer peer, std::string address) {
+  Entry entry = {.peer = std::move(peer), .address = std::move(address), .inode = InodeOf(fd)};
   MutexLock lock(&mutex_);
   // The number was given out anew, so that what is noted there has ended.
   entries_.erase(fd);
-  std::optional<Refusal> refusal = Check(entry.peer);
+  std::optional<Refusal> refusal = Check(entry);
   if (refusal.has_value()) {
     DropEnded();
-    refusal = Check(entry.peer);
+    refusal = Check(entry);
   }
   if (refusal.has_value()) return refusal;
   entry.id = next_id_++;
@@ -104,15 +134,24 @@ bool PeerTable::IsOperator(int32_t uid) const {
          std::find(operators_.begin(), operators_.end(), uid) != operators_.end();
 }
 
-std::optional<Refusal> PeerTable::Check(const Peer& peer) const {
+size_t PeerTable::Count(const std::function<bool(const Entry&)>& counts) const {
+  return static_cast<size_t>(
+      std::count_if(entries_.begin(), entries_.end(),
+                    [&counts](const auto& entry) { return counts(entry.second); }));
+}
+
+std::optional<Refusal> PeerTable::Check(const Entry& entry) const {
+  const Peer& peer = entry.peer;
   const size_t places = limits_.connections_max - (IsOperator(peer.uid) ? 0 : limits_.reserved);
   if (entries_.size() >= places) return Refusal::kFull;
-  // Over TCP nobody knows whose it is.
-  if (peer.pid < 0 && peer.uid == Peer().uid) return std::nullopt;
-  const auto of_process =
-      static_cast<size_t>(std::count_if(entries_.begin(), entries_.end(), [&](const auto& entry) {
-        return IsSameProcess(entry.second.peer, peer);
-      }));
+  if (!entry.address.empty()) {
+    const size_t of_address =
+        Count([&](const Entry& other) { return other.address == entry.address; });
+    const size_t share = std::min(limits_.per_address_max, places - entries_.size());
+    return of_address < share ? std::nullopt : std::make_optional(Refusal::kAddressFull);
+  }
+  const size_t of_process =
+      Count([&](const Entry& other) { return IsSameProcess(other.peer, peer); });
   if (of_process >= limits_.per_process_max) return Refusal::kProcessFull;
   return std::nullopt;
 }

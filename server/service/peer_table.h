@@ -1,10 +1,11 @@
-// Who is behind each connection of the Unix socket, and how many there are.
+// Who is behind each connection, and how many there are.
 #pragma once
 
 #include <sys/types.h>
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <string>
 #include <vector>
@@ -26,6 +27,9 @@ struct PeerLimits {
   // Where the kernel does not name the process (one of another PID namespace: a container): of all
   // such processes of its user together.
   size_t per_process_max = 0;
+  // Of one TCP address. It gets no more than are still free, either: however many addresses come,
+  // there is a place for the next.
+  size_t per_address_max = 0;
   // Of connections_max: for this user, root and operators alone, so that there is a way in when
   // workers, or others, have taken all the rest.
   size_t reserved = 0;
@@ -36,6 +40,11 @@ struct PeerLimits {
 Peer PeerOf(int fd);
 // The same without its groups.
 Peer ProcessOf(int fd);
+// Whose a TCP connection is, as places are counted: the peer's address, of IPv6 the first 64 bits,
+// as one machine may have all behind them, and of loopback one for all. "" of another socket.
+std::string AddressOf(int fd);
+// The same of an in_addr (AF_INET) or in6_addr (AF_INET6).
+std::string CountedAs(int family, const void* address);
 
 // The daemon accepts connections itself and hands them to gRPC, which names them "fd:17" in
 // ServerContext::peer(). gRPC does not say when a connection ends; its entry is dropped when the
@@ -48,8 +57,8 @@ class PeerTable {
   void SetOperators(std::vector<int32_t> uids);
 
   // Notes the peer of a connection that is about to be served; or why it must not be.
-  std::optional<Refusal> Add(int fd) { return Add(fd, PeerOf(fd)); }
-  std::optional<Refusal> Add(int fd, Peer peer);
+  // `address`: of a TCP connection, AddressOf.
+  std::optional<Refusal> Add(int fd, Peer peer, std::string address = "");
   // `name` as ServerContext::peer() says it; {-1, -1} for connections that are not ours (TCP).
   Peer Find(absl::string_view name) const;
   // What tells the connection of that name from all others, also from those that get its name once
@@ -69,13 +78,15 @@ class PeerTable {
   struct Entry {
     int64_t id = 0;
     Peer peer;
+    std::string address;
     ino_t inode = 0;  // of the socket: tells whether the number is still this connection
   };
   using Entries = absl::flat_hash_map<int, Entry>;  // by descriptor
   void DropEnded() KVTIER_REQUIRES(mutex_);
   bool IsOperator(int32_t uid) const KVTIER_REQUIRES(mutex_);
   Entries::const_iterator Locate(int64_t id) const KVTIER_REQUIRES(mutex_);
-  std::optional<Refusal> Check(const Peer& peer) const KVTIER_REQUIRES(mutex_);
+  std::optional<Refusal> Check(const Entry& entry) const KVTIER_REQUIRES(mutex_);
+  size_t Count(const std::function<bool(const Entry&)>& counts) const KVTIER_REQUIRES(mutex_);
 
   const PeerLimits limits_;
   mutable Mutex mutex_;  // rank: a leaf

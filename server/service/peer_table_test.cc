@@ -1,5 +1,8 @@
 #include "server/service/peer_table.h"
 
+#include <arpa/inet.h>
+#include <netinet/in.h>
+#include <poll.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -10,6 +13,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "server/core/shared_memory.h"
+#include "server/service/tcp_listener.h"
 
 namespace kvtier {
 namespace {
@@ -23,12 +27,16 @@ std::pair<UniqueFd, UniqueFd> NewConnection() {
   return {UniqueFd(ends[0]), UniqueFd(ends[1])};
 }
 
+std::optional<Refusal> Add(PeerTable& table, const UniqueFd& connection) {
+  return table.Add(connection.get(), PeerOf(connection.get()));
+}
+
 std::string NameOf(const UniqueFd& fd) { return absl::StrCat("fd:", fd.get()); }
 
 TEST(PeerTable, KnowsWhoIsThere) {
   PeerTable table({.connections_max = 4, .per_process_max = 4});
   const auto [ours, theirs] = NewConnection();
-  EXPECT_EQ(table.Add(ours.get()), std::nullopt);
+  EXPECT_EQ(Add(table, ours), std::nullopt);
   EXPECT_EQ(table.Find(NameOf(ours)).pid, getpid());
   EXPECT_EQ(table.Find("ipv4:127.0.0.1:1").pid, -1);
   EXPECT_EQ(table.open(), 1);
@@ -38,13 +46,13 @@ TEST(PeerTable, OneProcessGetsItsShareAndNoMore) {
   PeerTable table({.connections_max = 8, .per_process_max = 2});
   std::vector<std::pair<UniqueFd, UniqueFd>> connections;
   for (int i = 0; i < 3; ++i) connections.push_back(NewConnection());
-  EXPECT_EQ(table.Add(connections[0].first.get()), std::nullopt);
-  EXPECT_EQ(table.Add(connections[1].first.get()), std::nullopt);
-  EXPECT_THAT(table.Add(connections[2].first.get()), Optional(Refusal::kProcessFull));
+  EXPECT_EQ(Add(table, connections[0].first), std::nullopt);
+  EXPECT_EQ(Add(table, connections[1].first), std::nullopt);
+  EXPECT_THAT(Add(table, connections[2].first), Optional(Refusal::kProcessFull));
   // What has ended takes no place, though nobody has said so.
   connections[0].first = UniqueFd();
   const auto fresh = NewConnection();
-  EXPECT_EQ(table.Add(fresh.first.get()), std::nullopt);
+  EXPECT_EQ(Add(table, fresh.first), std::nullopt);
   EXPECT_EQ(table.open(), 2);
 }
 
@@ -53,13 +61,13 @@ TEST(PeerTable, TheLastPlacesAreForOperators) {
   for (int i = 0; i < 3; ++i) connections.push_back(NewConnection());
   const auto uid = static_cast<int32_t>(getuid());
   PeerTable of_operators({.connections_max = 2, .per_process_max = 8, .operator_uid = uid});
-  for (int i = 0; i < 2; ++i) EXPECT_FALSE(of_operators.Add(connections[i].first.get()));
-  EXPECT_THAT(of_operators.Add(connections[2].first.get()), Optional(Refusal::kFull));
+  for (int i = 0; i < 2; ++i) EXPECT_FALSE(Add(of_operators, connections[i].first));
+  EXPECT_THAT(Add(of_operators, connections[2].first), Optional(Refusal::kFull));
   if (uid == 0) GTEST_SKIP() << "root is an operator everywhere";
   PeerTable of_others(
       {.connections_max = 2, .per_process_max = 8, .reserved = 1, .operator_uid = uid + 1});
-  EXPECT_FALSE(of_others.Add(connections[0].first.get()));
-  EXPECT_THAT(of_others.Add(connections[1].first.get()), Optional(Refusal::kFull));
+  EXPECT_FALSE(Add(of_others, connections[0].first));
+  EXPECT_THAT(Add(of_others, connections[1].first), Optional(Refusal::kFull));
 }
 
 TEST(PeerTable, ProcessesWithoutANameCountByTheirUser) {
@@ -75,8 +83,90 @@ TEST(PeerTable, ProcessesWithoutANameCountByTheirUser) {
   // Others have theirs, and so has a process of that user that the kernel names.
   EXPECT_EQ(add(3, -1, 1001), std::nullopt);
   EXPECT_EQ(add(4, 17, 1000), std::nullopt);
-  // Over TCP there are neither.
-  for (int i = 5; i < 8; ++i) EXPECT_EQ(add(i, -1, -1), std::nullopt);
+}
+
+class Addresses : public ::testing::Test {
+ protected:
+  std::optional<Refusal> Come(PeerTable* table, const std::string& address) {
+    connections_.push_back(NewConnection());
+    return table->Add(connections_.back().first.get(), {}, address);
+  }
+  void Leave(size_t index) { connections_[index].first.Reset(); }
+
+ private:
+  std::vector<std::pair<UniqueFd, UniqueFd>> connections_;
+};
+
+TEST_F(Addresses, OneGetsItsShareAndNoMore) {
+  PeerTable table({.connections_max = 8, .per_process_max = 0, .per_address_max = 2});
+  EXPECT_EQ(Come(&table, "192.0.2.1"), std::nullopt);
+  EXPECT_EQ(Come(&table, "192.0.2.1"), std::nullopt);
+  EXPECT_THAT(Come(&table, "192.0.2.1"), Optional(Refusal::kAddressFull));
+  EXPECT_EQ(Come(&table, "192.0.2.2"), std::nullopt);
+  // What has ended takes no place, though nobody has said so.
+  Leave(0);
+  EXPECT_EQ(Come(&table, "192.0.2.1"), std::nullopt);
+}
+
+// However many of them come, and as often as they like: there is room for the next.
+TEST_F(Addresses, TheyLeaveAPlaceForAnother) {
+  PeerTable table({.connections_max = 12, .per_address_max = 12});
+  for (const char* const address : {"192.0.2.1", "192.0.2.2", "192.0.2.3"}) {
+    for (int i = 0; i < 12; ++i) Come(&table, address);
+    EXPECT_THAT(Come(&table, address), Optional(Refusal::kAddressFull));
+    EXPECT_LT(table.open(), 12);
+  }
+  EXPECT_EQ(Come(&table, "192.0.2.4"), std::nullopt);
+}
+
+class Tcp : public ::testing::Test {
+ protected:
+  // AddressOf one who comes from `from` to `to`, both numbers of this machine.
+  static std::string AddressFrom(const std::string& from, const std::string& to) {
+    const auto listener = TcpListener::Listen(absl::StrCat(to, ":0"));
+    if (!listener.ok()) return std::string(listener.status().message());
+    const int listening = listener->fds()[0].get();
+    sockaddr_storage there = {}, here = {};
+    socklen_t size = sizeof(there);
+    getsockname(listening, reinterpret_cast<sockaddr*>(&there), &size);
+    UniqueFd peer(socket(there.ss_family, SOCK_STREAM | SOCK_CLOEXEC, 0));
+    here.ss_family = there.ss_family;
+    if (here.ss_family == AF_INET6) {
+      inet_pton(AF_INET6, from.c_str(), &reinterpret_cast<sockaddr_in6*>(&here)->sin6_addr);
+    } else {
+      inet_pton(AF_INET, from.c_str(), &reinterpret_cast<sockaddr_in*>(&here)->sin_addr);
+    }
+    EXPECT_EQ(bind(peer.get(), reinterpret_cast<sockaddr*>(&here), size), 0);
+    EXPECT_EQ(connect(peer.get(), reinterpret_cast<sockaddr*>(&there), size), 0);
+    pollfd ready = {.fd = listening, .events = POLLIN};
+    EXPECT_EQ(poll(&ready, 1, -1), 1);
+    const UniqueFd accepted(accept4(listening, nullptr, nullptr, SOCK_CLOEXEC));
+    return AddressOf(accepted.get());
+  }
+};
+
+TEST_F(Tcp, LoopbackIsOneAddress) {
+  // Any user of the machine has 2^24 of them.
+  EXPECT_EQ(AddressFrom("127.0.0.1", "127.0.0.1"), "loopback");
+  EXPECT_EQ(AddressFrom("127.7.7.7", "127.0.0.1"), "loopback");
+  const auto [ours, theirs] = NewConnection();
+  EXPECT_EQ(AddressOf(ours.get()), "");
+}
+
+TEST_F(Tcp, AddressesCountAsAWholeOrByTheirNetwork) {
+  const auto of = [](int family, const char* text) {
+    in6_addr address = {};
+    EXPECT_EQ(inet_pton(family, text, &address), 1);
+    return CountedAs(family, &address);
+  };
+  EXPECT_EQ(of(AF_INET, "192.0.2.1"), "192.0.2.1");
+  EXPECT_EQ(of(AF_INET, "127.0.0.2"), "loopback");
+  EXPECT_EQ(of(AF_INET6, "::ffff:192.0.2.1"), "192.0.2.1");
+  EXPECT_EQ(of(AF_INET6, "::ffff:127.0.0.1"), "loopback");
+  EXPECT_EQ(of(AF_INET6, "::1"), "loopback");
+  EXPECT_EQ(of(AF_INET6, "2001:db8:1:2:3:4:5:6"), "2001:db8:1:2::/64");
+  EXPECT_EQ(of(AF_INET6, "2001:db8:1:2::9"), "2001:db8:1:2::/64");
+  EXPECT_EQ(of(AF_INET6, "2001:db8:1:3::9"), "2001:db8:1:3::/64");
 }
 
 TEST(PeerTable, WhoIsMadeAnOperatorGetsTheLastPlaces) {
@@ -98,7 +188,7 @@ TEST(PeerTable, WhoIsMadeAnOperatorGetsTheLastPlaces) {
 TEST(PeerTable, EndsAConnection) {
   PeerTable table({.connections_max = 4, .per_process_max = 4});
   auto [ours, theirs] = NewConnection();
-  ASSERT_EQ(table.Add(ours.get()), std::nullopt);
+  ASSERT_EQ(Add(table, ours), std::nullopt);
   const int64_t id = table.IdOf(NameOf(ours));
   EXPECT_EQ(table.FindById(id).pid, getpid());
   EXPECT_TRUE(table.End(id));
@@ -113,13 +203,13 @@ TEST(PeerTable, EndsAConnection) {
 TEST(PeerTable, DoesNotEndTheNextConnectionOfThatName) {
   PeerTable table({.connections_max = 4, .per_process_max = 4});
   auto [old, old_peer] = NewConnection();
-  ASSERT_EQ(table.Add(old.get()), std::nullopt);
+  ASSERT_EQ(Add(table, old), std::nullopt);
   const std::string name = NameOf(old);
   const int64_t id = table.IdOf(name);
   auto [next, next_peer] = NewConnection();
   ASSERT_EQ(dup2(next.get(), old.get()), old.get());
   EXPECT_FALSE(table.End(id)) << "before it is added";
-  ASSERT_EQ(table.Add(old.get()), std::nullopt);
+  ASSERT_EQ(Add(table, old), std::nullopt);
   EXPECT_FALSE(table.End(id));
   EXPECT_EQ(table.FindById(id).pid, -1);
   EXPECT_EQ(send(next_peer.get(), "x", 1, MSG_NOSIGNAL), 1);

@@ -71,7 +71,7 @@ class RefusalServer::Impl final : public grpc::CallbackGenericService {
   }
 
   void Refuse(UniqueFd connection) {
-    if (peers_.Add(connection.get()).has_value()) return;
+    if (peers_.Add(connection.get(), PeerOf(connection.get())).has_value()) return;
     grpc::AddInsecureChannelFromFd(server_.get(), connection.Release());
   }
 

@@ -76,7 +76,7 @@ class Server::Impl {
       : options_(std::move(options)),
         parts_(parts),
         call_log_(parts.log),
-        connections_(parts.log),
+        connections_(parts.log, static_cast<size_t>(options_.tcp_connections_per_address_max)),
         unread_answers_(std::make_shared<UnreadAnswers>(options_.unread_answers, parts.clock)),
         deaf_clients_(unread_answers_.get(), &connections_, parts.node, parts.clock, parts.log),
         readiness_(parts.node, parts.pool, parts.backend, &connections_.counts(), parts.log),
@@ -279,12 +279,13 @@ absl::Status Server::Impl::StartThreads() {
 }
 
 void Server::Impl::TakeConnection(UniqueFd connection) {
-  if (!access_.MayConnect(PeerOf(connection.get()))) {
-    connections_.Refuse(connection, Refusal::kNotAllowed);
+  const Peer peer = PeerOf(connection.get());
+  if (!access_.MayConnect(peer)) {
+    connections_.Refuse(peer, "", Refusal::kNotAllowed);
     refusals_->Refuse(std::move(connection));
     return;
   }
-  if (!connections_.Add(connection)) return;
+  if (!connections_.Add(connection, peer)) return;
   grpc::AddInsecureChannelFromFd(grpc_.get(), connection.Release());
 }
 

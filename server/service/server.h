@@ -46,6 +46,7 @@ struct ServerOptions {
   std::vector<std::string> tcp_addresses;
   TlsFiles tls;
   AccessRules rules;  // whom of those who reach it the server answers
+  int32_t tcp_connections_per_address_max = kTcpConnectionsPerAddress;
   // "host:port" where Prometheus scrapes; port 0: any. Empty: nowhere.
   std::string metrics_address;
   // How much may wait for clients that do not read.

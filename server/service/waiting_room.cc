@@ -8,7 +8,7 @@ namespace kvtier {
 
 void WaitingRoom::Enter(Waiting waiting) {
   const int fd = waiting.fd.get();
-  ++counts_[KeyOf(waiting.peer)];
+  ++counts_[KeyOf(waiting)];
   waiting_.push_back(std::move(waiting));
   by_fd_[fd] = std::prev(waiting_.end());
 }
@@ -19,7 +19,7 @@ std::optional<WaitingRoom::Waiting> WaitingRoom::Leave(int fd) {
   Waiting waiting = std::move(*found->second);
   waiting_.erase(found->second);
   by_fd_.erase(found);
-  const auto count = counts_.find(KeyOf(waiting.peer));
+  const auto count = counts_.find(KeyOf(waiting));
   if (--count->second == 0) counts_.erase(count);
   return waiting;
 }
@@ -34,7 +34,7 @@ const WaitingRoom::Waiting* WaitingRoom::NextToGo() const {
   for (const auto& [key, count] : counts_) most = std::max(most, count);
   // Where one peer has most of the places it has the first ones, too: no long way.
   const auto found = std::find_if(waiting_.begin(), waiting_.end(), [&](const Waiting& one) {
-    return counts_.find(KeyOf(one.peer))->second == most;
+    return counts_.find(KeyOf(one))->second == most;
   });
   return found == waiting_.end() ? nullptr : &*found;
 }

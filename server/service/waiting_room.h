@@ -9,7 +9,8 @@
 #include <cstdint>
 #include <list>
 #include <optional>
-#include <utility>
+#include <string>
+#include <tuple>
 #include <vector>
 
 #include "absl/container/flat_hash_map.h"
@@ -24,7 +25,8 @@ class WaitingRoom {
  public:
   struct Waiting {
     UniqueFd fd;
-    Peer peer;  // {-1, -1}: not known; all such are one peer
+    Peer peer;            // {-1, -1}: not known
+    std::string address;  // over TCP; all whose peer is not known and who have none are one peer
     size_t door = 0;
     uint32_t sequence = 0;  // tells it from an earlier one with the same descriptor
     absl::Time since;
@@ -47,14 +49,17 @@ class WaitingRoom {
   size_t size() const { return waiting_.size(); }
 
  private:
-  using Key = std::pair<int32_t, int32_t>;
-  static Key KeyOf(const Peer& peer) { return {peer.pid, peer.uid}; }
+  using Key = std::tuple<int32_t, int32_t, std::string>;
+  static Key KeyOf(const Waiting& waiting) {
+    return {waiting.peer.pid, waiting.peer.uid, waiting.address};
+  }
 
   const size_t places_;
   const absl::Duration patience_;
   std::list<Waiting> waiting_;  // longest first
   absl::flat_hash_map<int, std::list<Waiting>::iterator> by_fd_;
-  // A process, or where the kernel does not name it (another PID namespace) all of a user's.
+  // A process, or where the kernel does not name it (another PID namespace) all of a user's; over
+  // TCP an address.
   absl::flat_hash_map<Key, size_t> counts_;
 };
 

@@ -31,6 +31,21 @@ TEST(WaitingRoom, WhoSpeaksLeaves) {
   EXPECT_EQ(room.size(), 0);
 }
 
+TEST(WaitingRoom, AFloodOfOneAddressPushesOutItself) {
+  WaitingRoom room(3, kPatience);
+  const auto of = [](const char* address, int at) {
+    WaitingRoom::Waiting waiting = Of(-1, at);
+    waiting.peer.uid = -1;
+    waiting.address = address;
+    return waiting;
+  };
+  room.Enter(of("192.0.2.1", 0));
+  room.Enter(of("192.0.2.2", 1));
+  room.Enter(of("192.0.2.2", 2));
+  ASSERT_NE(room.NextToGo(), nullptr);
+  EXPECT_EQ(room.NextToGo()->address, "192.0.2.2");
+}
+
 TEST(WaitingRoom, AFloodPushesOutItself) {
   WaitingRoom room(8, kPatience);
   WaitingRoom::Waiting good = Of(7, 0);

@@ -4,6 +4,7 @@ Names like D13 are those of the public bug reports that the cases come from."""
 import resource
 import socket
 import struct
+import urllib.request
 import unittest
 
 import grpc
@@ -123,6 +124,37 @@ class Connections(unittest.TestCase):
         self.expect_served(daemon)
         # The two clients of the test stay.
         wait_until(lambda: daemon.descriptor_count() <= descriptors + 2, "descriptors are back")
+    def test_one_tcp_address_gets_its_share(self):
+        daemon = Daemon(self, ["--tcp=127.0.0.1:0", "--tcp_connections_per_address_max=3",
+                               "--metrics_address=127.0.0.1:0"])
+        info = daemon.client.call(ADMIN + "GetNodeInfo")
+        host, port = info.listen_addresses[1].rsplit(":", 1)
+        words = raw_http2.PREFACE + raw_http2.frame(raw_http2.SETTINGS, 0, 0)
+
+        def is_served(connection):
+            """gRPC says its settings to those whom it is given; others are hung up on."""
+            try:
+                connection.sendall(words)
+                return bool(connection.recv(1))
+            except ConnectionResetError:
+                return False
+        held = []
+        for _ in range(4):
+            held.append(socket.create_connection((host, int(port)), timeout=PATIENCE_SECONDS))
+            self.addCleanup(held[-1].close)
+        self.assertEqual([is_served(connection) for connection in held],
+                         [True, True, True, False])
+        self.assertIn("address=loopback why=address_full", daemon.text())
+        with urllib.request.urlopen(info.metrics_address, timeout=PATIENCE_SECONDS) as answer:
+            self.assertIn(b'kvtierd_connections_refused_total{why="address_full"} 1', answer.read())
+        self.expect_served(daemon)
+        held[0].close()
+
+        def is_taken():
+            with socket.create_connection((host, int(port)), timeout=PATIENCE_SECONDS) as next_one:
+                return is_served(next_one)
+        wait_until(is_taken, "a place that is free is given again")
+
 
     def test_d17_packets_that_are_no_tokens(self):
         daemon = Daemon(self)
