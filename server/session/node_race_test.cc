@@ -260,5 +260,42 @@ TEST_F(NodeRaceTest, D28_JoinersSurviveACreatorThatFails) {
   ExpectBaseline();
 }
 
+// On what says that it is a GPU, where a device stream may wait for a worker's number.
+class NodeGpuRaceTest : public NodeFixture {
+ protected:
+  NodeGpuRaceTest() : NodeFixture({.claims_cuda = true}) {}
+};
+
+// A worker dies while its first verb that waits for it is half enqueued: the wait comes after the
+// fence, and nobody will write the number.
+TEST_F(NodeGpuRaceTest, AWaitThatIsEnqueuedAfterTheFenceIsReleased) {
+  Worker worker = OpenAndAttach(SmallLayout{}.Make());
+  Admit(worker, "r");
+  const AssignResult assigned = Assign(worker, "r", 1);
+  auto* const word = reinterpret_cast<int32_t*>(
+      const_cast<uint8_t*>(worker.memory->segment(SegmentKind::kProgress)));
+  // A change of the block table that the device refused goes with the next verb, before its wait.
+  plan().FailNth(DeviceOperation::kWrite, 1, absl::InternalError("refused"));
+  EXPECT_FALSE(node().FreeBlocks(worker.session, "kv", "r", assigned.block_ids, Soon()).ok());
+  bool closed = false;
+  plan().BeforeNth(DeviceOperation::kWrite, 1, [&] {
+    closed = true;
+    node().CloseSession(worker.session);
+  });
+  const int64_t waits = plan().calls(DeviceOperation::kWaitWord);
+  (void)node().SwapIn(worker.session,
+                      {.cache = "kv", .group = 0, .step_rows = 1, .after_worker = 5}, nullptr);
+  EXPECT_TRUE(closed);
+  EXPECT_EQ(plan().calls(DeviceOperation::kWaitWord), waits + 1);
+  // Released, the stream runs dry, and all memory is back.
+  const absl::Time deadline = absl::Now() + absl::Seconds(30);  // only a failure waits so long
+  while (pool().stats().used_bytes > 0 && absl::Now() < deadline) std::this_thread::yield();
+  const std::atomic_ref<int32_t> number(*word);
+  EXPECT_EQ(number.load(), 5);
+  number.store(5);
+  worker.memory.reset();
+  ExpectBaseline();
+}
+
 }  // namespace
 }  // namespace kvtier

@@ -197,26 +197,40 @@ void Node::Impl::Reap(std::shared_ptr<Attachment> attachment, std::shared_ptr<Ca
                       std::function<void(absl::Status)> done) {
   attachment->Fence();
   // At once, and again and again: a worker that still lives may write earlier numbers.
-  const std::shared_ptr<Progress> progress = attachment->progress();
+  std::shared_ptr<Progress> progress = attachment->progress();
   const auto drained = std::make_shared<std::atomic<bool>>(false);
-  if (progress != nullptr && progress->expects()) KeepReleasing(progress, drained);
+  const bool expected = progress != nullptr && progress->expects();
+  if (expected) KeepReleasing(progress, drained);
   auto finish = [this, attachment, slot = std::move(slot), done = std::move(done)] {
     FinishReap(attachment.get(), slot);
     if (done) done(absl::OkStatus());
   };
-  reaper_.Post([this, attachment, drained, finish = std::move(finish)] {
-    attachment->Drain([this, drained, finish] {
+  reaper_.Post([this, attachment, progress = std::move(progress), expected, drained,
+                finish = std::move(finish)]() mutable {
+    // Once the device stream has run dry and nobody here has the progress's memory any more.
+    const auto left = std::make_shared<std::atomic<int>>(2);
+    const auto end_part = [this, left, finish = std::move(finish)] {
+      if (left->fetch_sub(1) == 1) reaper_.Post(finish);
+    };
+    attachment->Drain([drained, end_part] {
       *drained = true;
-      reaper_.Post(finish);
+      end_part();
     });
+    // A verb that was enqueueing when the fence came may have been the first to wait for the
+    // worker. There will be no other one now.
+    const bool expects = progress != nullptr && progress->expects();
+    if (expects && !expected) KeepReleasing(progress, drained);
+    progress.reset();
+    end_part();
   });
 }
 
 void Node::Impl::KeepReleasing(const std::shared_ptr<Progress>& progress,
                                const std::shared_ptr<std::atomic<bool>>& drained) {
   progress->Release();
-  reaper_.PostRetry([this, progress, drained] {
-    if (!*drained) KeepReleasing(progress, drained);
+  reaper_.PostRetry([this, weak = std::weak_ptr<Progress>(progress), drained] {
+    if (*drained) return;
+    if (const auto found = weak.lock()) KeepReleasing(found, drained);
   });
 }
 

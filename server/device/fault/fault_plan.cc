@@ -71,6 +71,11 @@ std::unique_ptr<Delay> FaultPlan::DelayNth(DeviceOperation operation, int64_t nt
   return std::unique_ptr<Delay>(new Delay(std::move(state)));
 }
 
+void FaultPlan::BeforeNth(DeviceOperation operation, int64_t nth, std::function<void()> what) {
+  MutexLock lock(&mutex_);
+  of(operation).before[of(operation).calls + nth] = std::move(what);
+}
+
 void FaultPlan::LoseDevice(absl::string_view cause) {
   MutexLock lock(&mutex_);
   lost_ = MakeError(absl::StatusCode::kUnavailable, "DEVICE_LOST",
@@ -106,6 +111,13 @@ bool FaultPlan::quiet() const {
 }
 
 FaultPlan::Verdict FaultPlan::OnCall(DeviceOperation operation) {
+  std::function<void()> before;
+  Verdict verdict = Judge(operation, &before);
+  if (before) before();
+  return verdict;
+}
+
+FaultPlan::Verdict FaultPlan::Judge(DeviceOperation operation, std::function<void()>* before) {
   Verdict verdict;
   MutexLock lock(&mutex_);
   Operation& plan = of(operation);
@@ -115,6 +127,10 @@ FaultPlan::Verdict FaultPlan::OnCall(DeviceOperation operation) {
     plan.delays.erase(delay);
   }
   if (!CanFail(operation)) return verdict;
+  if (const auto found = plan.before.find(plan.calls); found != plan.before.end()) {
+    *before = std::move(found->second);
+    plan.before.erase(found);
+  }
   ++failable_calls_;
   if (const auto fault = plan.faults.find(plan.calls); fault != plan.faults.end()) {
     (fault->second.at_call ? verdict.call : verdict.work) = fault->second.status;

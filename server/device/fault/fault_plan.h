@@ -83,6 +83,8 @@ class FaultPlan {
   // Work on a device stream: the call returns at once, and the stream stands still before it.
   // Everything else: the call stands still before it does anything.
   std::unique_ptr<Delay> DelayNth(DeviceOperation operation, int64_t nth);
+  // Runs `what` first, in the call. For calls that can fail.
+  void BeforeNth(DeviceOperation operation, int64_t nth, std::function<void()> what);
   // Health and all calls are UNAVAILABLE / DEVICE_LOST from now on, and so is what a Notify
   // reports that has not run.
   void LoseDevice(absl::string_view cause);
@@ -100,7 +102,7 @@ class FaultPlan {
     absl::Status work;           // not OK: do not do the work, report it later
     std::function<void()> hold;  // not null: call it where the operation shall wait
   };
-  Verdict OnCall(DeviceOperation operation);
+  Verdict OnCall(DeviceOperation operation) KVTIER_EXCLUDES(mutex_);
   // OK unless the device is lost.
   absl::Status Health() const;
 
@@ -113,8 +115,10 @@ class FaultPlan {
     int64_t calls = 0;
     std::map<int64_t, Fault> faults;                          // by number of the call
     std::map<int64_t, std::shared_ptr<Delay::State>> delays;  // by number of the call
+    std::map<int64_t, std::function<void()>> before;          // by number of the call
     absl::Status every;
   };
+  Verdict Judge(DeviceOperation operation, std::function<void()>* before) KVTIER_EXCLUDES(mutex_);
   Operation& of(DeviceOperation operation) KVTIER_REQUIRES(mutex_) {
     return operations_[static_cast<size_t>(operation)];
   }
