@@ -8,12 +8,12 @@
 #include <string>
 
 #include "absl/status/status.h"
+#include "server/host_pool/manifest_forger.h"
 
 namespace kvtier {
 namespace {
 
 constexpr size_t kWord = sizeof(int64_t);
-constexpr size_t kBody = 4 * kWord;  // magic number, version, bytes of the body, checksum
 
 CacheManifest SomeManifest() {
   CacheManifest manifest;
@@ -27,15 +27,6 @@ CacheManifest SomeManifest() {
   manifest.part_offset_bytes = 4096;
   manifest.part_bytes = 8192;
   return manifest;
-}
-
-// As whoever writes the file by intent would.
-void WriteChecksum(std::string* bytes) {
-  uint64_t hash = 0xcbf29ce484222325;
-  for (size_t i = kBody; i < bytes->size(); ++i) {
-    hash = (hash ^ static_cast<uint8_t>((*bytes)[i])) * 0x100000001b3;
-  }
-  std::memcpy(&(*bytes)[3 * kWord], &hash, kWord);
 }
 
 TEST(ManifestTest, ComesBackAsItWas) {
@@ -58,13 +49,13 @@ TEST(ManifestTest, ComesBackAsItWas) {
 TEST(ManifestTest, NumbersThatAreTooLargeAreDamage) {
   const std::string good = EncodeManifest(SomeManifest());
   int refused = 0;
-  for (size_t at = kBody; at + kWord <= good.size(); ++at) {
+  for (size_t at = kManifestHeaderBytes; at + kWord <= good.size(); ++at) {
     for (const int64_t value :
          {int64_t{-1}, int64_t{1} << 40, int64_t{1} << 61, (int64_t{1} << 61) + 1,
           std::numeric_limits<int64_t>::max(), std::numeric_limits<int64_t>::min()}) {
       std::string bytes = good;
       std::memcpy(&bytes[at], &value, kWord);
-      WriteChecksum(&bytes);
+      ForgeChecksum(&bytes);
       const auto manifest = DecodeCacheManifest(bytes);
       if (!manifest.ok()) {
         EXPECT_EQ(manifest.status().code(), absl::StatusCode::kDataLoss) << manifest.status();

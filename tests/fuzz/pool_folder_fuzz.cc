@@ -26,6 +26,7 @@
 #include "server/device/cpu/cpu_backend.h"
 #include "server/host_pool/host_pool.h"
 #include "server/host_pool/manifest.h"
+#include "server/host_pool/manifest_forger.h"
 #include "server/session/node.h"
 #include "tests/fuzz/driver.h"
 #include "tests/fuzz/target.h"
@@ -36,7 +37,6 @@ namespace {
 constexpr int64_t kPoolBytes = int64_t{8} << 20;
 constexpr int kChangesMax = 16;
 constexpr size_t kChangeBytes = 6;  // what, file, two of the place, two of the value
-constexpr size_t kHeaderBytes = 32;
 constexpr Peer kPeer = {.pid = 1, .uid = 1000};
 
 using Files = std::map<std::string, std::string>;
@@ -57,13 +57,6 @@ CacheLayout Layout(int32_t layers) {
   group.hot_size = 8;
   layout.groups = {group};
   return layout;
-}
-
-// As the daemon's own.
-uint64_t ChecksumOf(absl::string_view bytes) {
-  uint64_t hash = 0xcbf29ce484222325;
-  for (const char byte : bytes) hash = (hash ^ static_cast<uint8_t>(byte)) * 0x100000001b3;
-  return hash;
 }
 
 class World {
@@ -171,16 +164,6 @@ void ChangeFile(const uint8_t* change, std::string* bytes) {
   }
 }
 
-void MendChecksum(std::string* bytes) {
-  int64_t body_bytes = 0;
-  if (bytes->size() < kHeaderBytes) return;
-  std::memcpy(&body_bytes, bytes->data() + 16, sizeof(body_bytes));
-  if (body_bytes < 0 || static_cast<size_t>(body_bytes) > bytes->size() - kHeaderBytes) return;
-  const uint64_t checksum =
-      ChecksumOf(absl::string_view(*bytes).substr(kHeaderBytes, static_cast<size_t>(body_bytes)));
-  std::memcpy(bytes->data() + 24, &checksum, sizeof(checksum));
-}
-
 absl::Status World::Play(absl::string_view input, Played* played) {
   Files files = origin_;
   std::set<std::string> mended;
@@ -201,7 +184,7 @@ absl::Status World::Play(absl::string_view input, Played* played) {
     ChangeFile(change, &files[name]);
   }
   for (const std::string& name : mended) {
-    if (files.count(name) > 0) MendChecksum(&files[name]);
+    if (files.count(name) > 0) ForgeChecksum(&files[name]);
   }
   Write(files);
   return Adopt(files, played);
