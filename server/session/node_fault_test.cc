@@ -4,6 +4,7 @@
 #include <functional>
 #include <string>
 
+#include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "server/core/error.h"
 #include "server/session/node_life.h"
@@ -11,6 +12,7 @@
 namespace kvtier {
 namespace {
 
+using ::testing::IsSupersetOf;
 using Op = DeviceOperation;
 
 absl::Status Fault() {
@@ -31,19 +33,25 @@ class NodeFaultTest : public NodeLife {
 
   // Lives with the first call failing, then with the second, until none is left.
   void FailEachCall(int calls_min) {
-    int met = 0, nth = 1;
+    int nth = 1;
     for (;; ++nth) {
       SCOPED_TRACE("call " + std::to_string(nth));
       const int64_t faults = plan().faults();
       plan_now_ = [&] { plan().FailNthCall(nth, Fault()); };
-      met += Live(IsFault);
+      Live(IsFault);
       const bool failed = plan().faults() > faults;
       plan().Clear();
       if (!failed || HasFailure()) break;
       ASSERT_LT(nth, 1000);
     }
     EXPECT_GT(nth, calls_min) << "the life has fewer calls than it should";
-    EXPECT_GT(met, calls_min * 3 / 4);
+    // How often a verb meets one is no number to compare: the reaper's threads call the backend as
+    // well, and where the host cannot read the device's memory they look at statistics beside the
+    // verbs, a call more or less as they get their turns. Each of these verbs has calls of its own.
+    EXPECT_THAT(met_steps(),
+                IsSupersetOf({"attach", "attach the other", "admit", "assign", "backup",
+                              "backup from step buffers", "swap in", "swap in from step buffers",
+                              "assign recycled blocks", "swap in anew", "invalidate"}));
     RecordProperty("faults", nth - 1);
   }
 

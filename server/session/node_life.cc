@@ -41,6 +41,7 @@ int NodeLife::Live(const Judge& judge) {
     BeginOwnWork();
     if (status.ok()) continue;
     ++met;
+    met_steps_.insert(step.name);
     EXPECT_TRUE(judge(status));
     EXPECT_EQ(State(), before) << "something was left half done";
     EndOwnWork();

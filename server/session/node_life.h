@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -25,6 +26,9 @@ class NodeLife : public NodeFixture {
   // met is judged, nothing may have changed, and the next attempt must succeed. Returns how many
   // failed.
   int Live(const Judge& judge);
+
+  // The names of all steps that have failed so far.
+  const std::set<std::string>& met_steps() const { return met_steps_; }
 
   // Called when the node is there, and nothing else has happened: faults are counted from here on.
   virtual void OnBegin() {}
@@ -68,6 +72,7 @@ class NodeLife : public NodeFixture {
   const bool has_folder_;
   const CacheLayout layout_;
   Worker one_, two_;
+  std::set<std::string> met_steps_;
 };
 
 }  // namespace kvtier

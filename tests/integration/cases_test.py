@@ -2,7 +2,6 @@
 
 Names like D19 are those of the reports; docs/TESTING.md has the table of all."""
 import os
-import resource
 import signal
 import subprocess
 import threading
@@ -29,9 +28,8 @@ class Cases(unittest.TestCase):
 
     def test_d19_little_may_be_locked(self):
         """Pinning counts against no limit of locked memory, which containers set to 64 KiB."""
-        def limit():
-            resource.setrlimit(resource.RLIMIT_MEMLOCK, (64 << 10, 64 << 10))
-        daemon = Daemon(self, preexec_fn=limit)
+        bytes_max = 64 << 10
+        daemon = Daemon(self, before=["prlimit", "--memlock=%d:%d" % (bytes_max, bytes_max), "--"])
         self.assertEqual(daemon.stats()["pool"]["pinned_bytes"], str(64 << 20))
         session = self.attach(daemon)
         session.call("AdmitRequest", {**CACHE, "request_id": "r"})

@@ -47,14 +47,17 @@ def without_windows(stats):
 
 
 class Process:
-    """A kvtierd that may or may not come up."""
+    """A kvtierd that may or may not come up.
 
-    def __init__(self, case, socket, flags=(), binary=BINARY, **popen):
+    `before`: a command that starts it, like prlimit. Popen's own means (preexec_fn, user) fork, and
+    a process in which gRPC runs may hang there."""
+
+    def __init__(self, case, socket, flags=(), binary=BINARY, before=(), **popen):
         self.socket = socket
         self.log = tempfile.TemporaryFile("w+")
         case.addCleanup(self.log.close)
         self.process = subprocess.Popen(
-            [binary, "--socket=" + socket, "--backend=cpu", "--pool_bytes=%d" % POOL_BYTES,
+            [*before, binary, "--socket=" + socket, "--backend=cpu", "--pool_bytes=%d" % POOL_BYTES,
              *flags], stdin=subprocess.DEVNULL, stderr=self.log, **popen)
         case.addCleanup(self.kill)
 

@@ -1,11 +1,10 @@
 """Messages and connections that no worker of ours sends.
 
 Names like D13 are those of the public bug reports that the cases come from."""
-import resource
 import socket
 import struct
-import urllib.request
 import unittest
+import urllib.request
 
 import grpc
 import raw_http2
@@ -124,6 +123,7 @@ class Connections(unittest.TestCase):
         self.expect_served(daemon)
         # The two clients of the test stay.
         wait_until(lambda: daemon.descriptor_count() <= descriptors + 2, "descriptors are back")
+
     def test_one_tcp_address_gets_its_share(self):
         daemon = Daemon(self, ["--tcp=127.0.0.1:0", "--tcp_connections_per_address_max=3",
                                "--metrics_address=127.0.0.1:0"])
@@ -155,7 +155,6 @@ class Connections(unittest.TestCase):
                 return is_served(next_one)
         wait_until(is_taken, "a place that is free is given again")
 
-
     def test_d17_packets_that_are_no_tokens(self):
         daemon = Daemon(self)
         session = Session(self, daemon)
@@ -174,8 +173,7 @@ class Connections(unittest.TestCase):
     def test_d17_no_descriptor_left(self):
         """Used up by caches: connections alone never get so far."""
         limit = 64
-        daemon = Daemon(self, preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_NOFILE,
-                                                                    (limit, limit)))
+        daemon = Daemon(self, before=["prlimit", "--nofile=%d:%d" % (limit, limit), "--"])
         session = Session(self, daemon)
         attached = self.attach_until_refused(session)
         held = []
@@ -216,8 +214,7 @@ class Connections(unittest.TestCase):
     def test_d17_silent_connections_keep_nobody_out(self):
         """However few descriptors there are: they wait, and give way."""
         limit = 64
-        daemon = Daemon(self, preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_NOFILE,
-                                                                    (limit, limit)))
+        daemon = Daemon(self, before=["prlimit", "--nofile=%d:%d" % (limit, limit), "--"])
         held = [raw_http2.connect(daemon.socket) for _ in range(10 * limit)]
         try:
             self.expect_served(daemon)

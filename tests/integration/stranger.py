@@ -30,13 +30,18 @@ class Stranger:
         for name in FILES:
             shutil.copy(os.path.join(os.path.dirname(os.path.abspath(__file__)), name), folder)
             os.chmod(os.path.join(folder, name), 0o644)
-        try:
-            self._process = subprocess.Popen(
-                ["/usr/bin/python3", "-B", folder + "/stranger.py", socket],
-                stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, user=uid,
-                group=uid if gid is None else gid, extra_groups=list(groups), cwd="/", env={})
-        except OSError as error:  # a user namespace, like that of a sandbox
-            case.skipTest("another user's process cannot be started here: %s" % error)
+        # Not by Popen's own `user`: then it forks, and a process in which gRPC runs may hang there.
+        others = ",".join(str(group) for group in groups)
+        become = ["/usr/bin/setpriv", "--reuid=%d" % uid,
+                  "--regid=%d" % (uid if gid is None else gid),
+                  "--groups=" + others if others else "--clear-groups", "--"]
+        trial = subprocess.run(become + ["/bin/true"], stderr=subprocess.PIPE, text=True, env={},
+                               check=False)
+        if trial.returncode != 0:  # a user namespace, like that of a sandbox
+            case.skipTest("another user's process cannot be started here: %s" % trial.stderr)
+        self._process = subprocess.Popen(
+            become + ["/usr/bin/python3", "-B", folder + "/stranger.py", socket],
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd="/", env={})
         case.addCleanup(self.end)
 
     def _ask(self, **command):
