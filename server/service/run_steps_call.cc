@@ -5,6 +5,7 @@
 #include <optional>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -185,13 +186,20 @@ void Pipeline::OnCancel() {
 }
 
 void Pipeline::Answer(const std::shared_ptr<Step>& step, v1::RunStepsResponse response) {
-  // Not under the lock, which is a leaf: these take locks of their own.
-  if (step->place != nullptr) step->place->SetReady();
+  std::vector<std::shared_ptr<UnreadAnswers::Place>> readable;
   {
     MutexLock lock(&mutex_);
     step->response = std::move(response);
     step->ready = true;
+    // Those behind a step that is not done cannot be read yet, which is not their client's fault.
+    for (const std::shared_ptr<Step>& each : steps_) {
+      if (!each->ready) break;
+      if (each->place != nullptr) readable.push_back(each->place);
+    }
   }
+  // Not under the lock, which is a leaf: these take locks of their own.
+  for (const auto& place : readable) place->SetReady();
+  readable.clear();
   step->at_work.reset();
   Pump();
 }

@@ -33,12 +33,15 @@ class UnreadAnswersServerTest : public ServiceFixture {
   // Asks for steps on a connection of its own, and reads nothing.
   class DeafWorker {
    public:
-    DeafWorker(std::shared_ptr<grpc::Channel> channel, const ClientSession& session)
+    DeafWorker(std::shared_ptr<grpc::Channel> channel, const ClientSession& session,
+               const std::string& cache = "kv")
         : stub_(v1::KvTier::NewStub(channel)) {
       SetPatience(&context_);
       steps_ = stub_->RunSteps(&context_);
+      v1::RunStepsRequest step = LargeStep(session);
+      step.mutable_swap_in()->set_cache(cache);
       // Until it is held back, and then until the connection ends.
-      writer_ = std::thread([this, step = LargeStep(session)] {
+      writer_ = std::thread([this, step] {
         while (steps_->Write(step)) {
         }
         ended_ = true;
@@ -113,6 +116,48 @@ TEST_F(UnreadAnswersServerTest, WhoHasGoneBehindAStallIsNotDeaf) {
   EXPECT_FALSE(worker.Finish().ok());
   EXPECT_EQ(Stats().sessions(), 1) << "the good one";
   delay->Release();
+}
+
+// Its answers cannot be sent before that of the step that stalls, however well it reads.
+TEST_F(UnreadAnswersServerTest, WhoWaitsBehindAStallIsNotDeaf) {
+  ClientSession session(stub(), "good");
+  Attach(session);
+  Attach(session, "other");
+  Admit(session);
+  Assign(session, 1);
+  auto delay = plan().DelayNth(DeviceOperation::kSwapIn, 1);
+  v1::RunStepsRequest stalls;
+  *stalls.mutable_swap_in() = InlineStep(session, {1, 2});
+  // On another device stream; with the next one, much more than makes a client deaf.
+  v1::RunStepsRequest behind = LargeStep(session, 512);
+  behind.mutable_swap_in()->set_cache("other");
+  const auto connection = v1::KvTier::NewStub(NewChannel());
+  grpc::ClientContext context;
+  SetPatience(&context);
+  const auto steps = connection->RunSteps(&context);
+  EXPECT_TRUE(steps->Write(stalls));
+  for (int i = 0; i < 2; ++i) EXPECT_TRUE(steps->Write(behind));
+  EXPECT_TRUE(steps->WritesDone());
+  WaitUntil([&] { return plan().calls(DeviceOperation::kSwapIn) == 3; });
+  // Done after them, on the same device stream: they are ready.
+  v1::SwapInResponse after;
+  EXPECT_TRUE(Call(stub(), &v1::KvTier::Stub::SwapIn, behind.swap_in(), &after).ok());
+
+  // Who is deaf is found out later than it would be.
+  ClientSession deaf(stub(), "deaf");
+  Attach(deaf, "another");
+  DeafWorker worker(NewChannel(), deaf, "another");
+  PassTimeUntil([&] { return worker.ended(); });
+  EXPECT_FALSE(worker.Finish().ok());
+  EXPECT_EQ(Stats().sessions(), 1) << "the good one";
+  delay->Release();
+  v1::RunStepsResponse response;
+  for (const int rows : {1, 512, 512}) {
+    ASSERT_TRUE(steps->Read(&response));
+    EXPECT_EQ(response.swap_in().rows_size(), rows) << response.error().message();
+  }
+  EXPECT_FALSE(steps->Read(&response));
+  EXPECT_TRUE(steps->Finish().ok());
 }
 
 TEST_F(UnreadAnswersServerTest, WhoReadsIsNeverHeldBack) {
