@@ -16,6 +16,7 @@
 #include "server/service/call_log.h"
 #include "server/service/control_executor.h"
 #include "server/service/log.h"
+#include "server/service/receiving_handler.h"
 #include "server/service/stats_history.h"
 #include "server/session/node.h"
 
@@ -41,7 +42,7 @@ struct AdminContext {
 
 class AdminService final : public v1::KvTierAdmin::CallbackService {
  public:
-  explicit AdminService(const AdminContext* context) : context_(context) {}
+  AdminService(const CallDoor& door, const AdminContext* context);
 
   // What GetStats answers. `cache` empty: all. Errors: CACHE_UNKNOWN.
   absl::StatusOr<v1::GetStatsResponse> ReadStats(const std::string& cache) const;

@@ -2,11 +2,13 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "google/protobuf/descriptor.h"
 #include "proto/support/wire_limits.h"
 #include "server/core/status_macros.h"
 #include "server/service/call_deadline.h"
@@ -44,14 +46,44 @@ std::string AccountOf(const Peer& peer) {
 
 }  // namespace
 
-KvTierService::KvTierService(const SessionCallContext* context, const Clock* clock,
-                             const AccessControl* access, ControlExecutor* executor)
+KvTierService::KvTierService(const CallDoor& door, const SessionCallContext* context,
+                             const Clock* clock, const AccessControl* access,
+                             ControlExecutor* executor)
     : context_(context),
       node_(context->node),
       clock_(clock),
       access_(access),
       executor_(executor),
-      data_plane_(context->node, clock) {}
+      data_plane_(context->node, clock) {
+  const google::protobuf::ServiceDescriptor& service =
+      *v1::OpenSessionRequest::descriptor()->file()->FindServiceByName("KvTier");
+  const auto receive = [&](const char* name, grpc::internal::MethodHandler* handler) {
+    MarkMethodStreamed(service.FindMethodByName(name)->index(), handler);
+  };
+  const auto receive_unary = [&]<typename Request, typename Response>(
+                                 const char* name,
+                                 grpc::ServerUnaryReactor* (KvTierService::*method)(
+                                     grpc::CallbackServerContext*, const Request*, Response*)) {
+    receive(name, new UnaryHandler<Request, Response>(door, name, std::bind_front(method, this)));
+  };
+  receive("OpenSession",
+          new WatchHandler<v1::OpenSessionRequest, v1::SessionEvent>(
+              door, "OpenSession", std::bind_front(&KvTierService::OpenSession, this)));
+  receive_unary("AttachCache", &KvTierService::AttachCache);
+  receive_unary("DetachCache", &KvTierService::DetachCache);
+  receive_unary("AdmitRequest", &KvTierService::AdmitRequest);
+  receive_unary("ReleaseRequest", &KvTierService::ReleaseRequest);
+  receive_unary("AssignBlocks", &KvTierService::AssignBlocks);
+  receive_unary("ListKeptBlocks", &KvTierService::ListKeptBlocks);
+  receive_unary("FreeBlocks", &KvTierService::FreeBlocks);
+  receive_unary("InvalidateBlocks", &KvTierService::InvalidateBlocks);
+  receive_unary("SwapIn", &KvTierService::SwapIn);
+  receive_unary("ReplayPlan", &KvTierService::ReplayPlan);
+  receive_unary("Backup", &KvTierService::Backup);
+  receive_unary("WaitTicket", &KvTierService::WaitTicket);
+  receive("RunSteps", new StreamHandler<v1::RunStepsRequest, v1::RunStepsResponse>(
+                          door, "RunSteps", std::bind_front(&KvTierService::RunSteps, this)));
+}
 
 absl::StatusOr<Peer> KvTierService::CheckStart(const grpc::CallbackServerContext& context,
                                                const std::string& session_id,

@@ -16,6 +16,7 @@
 #include "server/service/access.h"
 #include "server/service/control_executor.h"
 #include "server/service/data_plane.h"
+#include "server/service/receiving_handler.h"
 #include "server/service/session_call.h"
 #include "server/session/node.h"
 
@@ -24,8 +25,8 @@ namespace kvtier {
 class KvTierService final : public v1::KvTier::CallbackService {
  public:
   // Everything must outlive the last call.
-  KvTierService(const SessionCallContext* context, const Clock* clock, const AccessControl* access,
-                ControlExecutor* executor);
+  KvTierService(const CallDoor& door, const SessionCallContext* context, const Clock* clock,
+                const AccessControl* access, ControlExecutor* executor);
 
   // ---- The lease.
   grpc::ServerWriteReactor<v1::SessionEvent>* OpenSession(

@@ -4,7 +4,6 @@
 #include <utility>
 #include <vector>
 
-#include "grpcpp/ext/health_check_service_server_builder_option.h"
 #include "grpcpp/generic/async_generic_service.h"
 #include "grpcpp/grpcpp.h"
 #include "grpcpp/server_posix.h"
@@ -29,19 +28,13 @@ class RefusedCall final : public grpc::ServerGenericBidiReactor {
   ~RefusedCall() override = default;
 };
 
-// Neither reflection nor health, which gRPC adds to every server of a process: they are refused
-// like all else.
+// No reflection, which gRPC adds to every server of a process: it is refused like all else.
 class NothingElse final : public grpc::ServerBuilderOption {
  public:
-  void UpdateArguments(grpc::ChannelArguments* arguments) override {
-    without_health_.UpdateArguments(arguments);
-  }
+  void UpdateArguments(grpc::ChannelArguments* /*arguments*/) override {}
   void UpdatePlugins(std::vector<std::unique_ptr<grpc::ServerBuilderPlugin>>* plugins) override {
     plugins->clear();
   }
-
- private:
-  grpc::HealthCheckServiceServerBuilderOption without_health_{nullptr};
 };
 
 }  // namespace

@@ -1,6 +1,5 @@
 #include "server/service/server.h"
 
-#include <atomic>
 #include <chrono>
 #include <optional>
 #include <utility>
@@ -8,11 +7,8 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
 #include "absl/time/clock.h"
-#include "google/protobuf/message.h"
-#include "grpc/health/v1/health.pb.h"
 #include "grpcpp/ext/proto_server_reflection_plugin.h"
 #include "grpcpp/grpcpp.h"
-#include "grpcpp/health_check_service_interface.h"
 #include "grpcpp/server_posix.h"
 #include "proto/kvtier/v1/errors.pb.h"
 #include "proto/support/wire_limits.h"
@@ -25,6 +21,8 @@
 #include "server/service/control_executor.h"
 #include "server/service/deaf_clients.h"
 #include "server/service/fd_server.h"
+#include "server/service/health_service.h"
+#include "server/service/incoming_calls.h"
 #include "server/service/kv_tier_service.h"
 #include "server/service/metrics_server.h"
 #include "server/service/open_calls.h"
@@ -36,14 +34,14 @@
 namespace kvtier {
 namespace {
 
-// Calls of one connection at a time: a worker's steps, and more.
-constexpr int kCallsPerConnectionMax = 256;
 // A peer over TCP that is gone without a word (a machine, a cable) is found dead after their sum. A
 // worker that answers no ping - stopped, or busy under a lock of its own - has as long.
 constexpr int kKeepaliveMilliseconds = 60000;
 constexpr int kKeepaliveTimeoutMilliseconds = 600000;
 // From the first words to the end of a handshake, of TLS for one.
 constexpr int kHandshakeMilliseconds = 10000;
+// Calls of reflection at a time, each with a message of wire::kMessageBytesMax at most.
+constexpr int kReflectionThreadsMax = 16;
 // Clients may ping as often as that.
 constexpr int kClientPingMilliseconds = 5000;
 // How long a change of readiness may go unnoticed.
@@ -53,7 +51,13 @@ void Configure(bool has_tcp, grpc::ServerBuilder* builder) {
   builder->SetMaxReceiveMessageSize(wire::kMessageBytesMax);
   builder->SetMaxSendMessageSize(wire::kAnswerBytesMax);
   builder->AddChannelArgument(GRPC_ARG_MAX_METADATA_SIZE, wire::kHeaderBytesMax);
-  builder->AddChannelArgument(GRPC_ARG_MAX_CONCURRENT_STREAMS, kCallsPerConnectionMax);
+  builder->AddChannelArgument(GRPC_ARG_MAX_CONCURRENT_STREAMS,
+                              static_cast<int>(kCallsPerConnectionMax));
+  // Else what a client may send before anybody asks for it grows with its speed.
+  builder->AddChannelArgument(GRPC_ARG_HTTP2_BDP_PROBE, 0);
+  // Reflection is all that has threads: one that waits, and one for each call that is open.
+  builder->SetSyncServerOption(grpc::ServerBuilder::NUM_CQS, 1);
+  builder->SetResourceQuota(grpc::ResourceQuota("kvtierd").SetMaxThreads(kReflectionThreadsMax));
   // Of a Unix socket the kernel says at once when the other side has died, and who lives is a
   // worker that holds memory, however long it says nothing.
   if (has_tcp) {
@@ -78,6 +82,7 @@ class Server::Impl {
         call_log_(parts.log),
         connections_(parts.log, static_cast<size_t>(options_.tcp_connections_per_address_max)),
         unread_answers_(std::make_shared<UnreadAnswers>(options_.unread_answers, parts.clock)),
+        incoming_calls_(std::make_shared<IncomingCalls>(options_.incoming_calls, parts.clock)),
         deaf_clients_(unread_answers_.get(), &connections_, parts.node, parts.clock, parts.log),
         readiness_(parts.node, parts.pool, parts.backend, &connections_.counts(), parts.log),
         access_(&connections_.peers(), options_.rules, options_.tls.given()) {}
@@ -117,6 +122,7 @@ class Server::Impl {
   StatsHistory history_;
   Connections connections_;
   const std::shared_ptr<UnreadAnswers> unread_answers_;
+  const std::shared_ptr<IncomingCalls> incoming_calls_;
   DeafClients deaf_clients_;  // of the health thread
   SessionCallContext session_context_;
   AdminContext admin_context_;
@@ -125,13 +131,13 @@ class Server::Impl {
   std::unique_ptr<ControlExecutor> executor_;
   std::unique_ptr<KvTierService> kv_tier_;
   std::unique_ptr<AdminService> admin_;
+  std::unique_ptr<HealthService> health_;
   std::unique_ptr<MetricsServer> metrics_;
   std::unique_ptr<StatsSampler> sampler_;
   std::shared_ptr<grpc::ServerCredentials> tcp_credentials_;
   // Takes connections of TCP; null where there is none.
   std::unique_ptr<grpc::experimental::ExternalConnectionAcceptor> tcp_;
   std::unique_ptr<grpc::Server> grpc_;
-  std::atomic<grpc::HealthCheckServiceInterface*> health_{nullptr};  // of grpc_
   std::unique_ptr<RefusalServer> refusals_;
   std::unique_ptr<FdServer> fd_server_;
   Thread health_thread_;
@@ -183,9 +189,11 @@ void Server::Impl::FillContexts() {
                     .metrics_address = [this] { return metrics_address(); },
                     .not_ready_reason = [this] { return readiness_.Reason(); },
                     .drain = [this](absl::string_view message) { Drain(message); }};
-  kv_tier_ =
-      std::make_unique<KvTierService>(&session_context_, parts_.clock, &access_, executor_.get());
-  admin_ = std::make_unique<AdminService>(&admin_context_);
+  const CallDoor door = {incoming_calls_.get(), &connections_.peers(), &call_log_};
+  kv_tier_ = std::make_unique<KvTierService>(door, &session_context_, parts_.clock, &access_,
+                                             executor_.get());
+  admin_ = std::make_unique<AdminService>(door, &admin_context_);
+  health_ = std::make_unique<HealthService>(door);
 }
 
 // Both read what the node knows, and never wait for a device.
@@ -226,9 +234,6 @@ MetricsInput Server::Impl::ReadMetrics() const {
 
 absl::Status Server::Impl::StartGrpc() {
   KVTIER_ASSIGN_OR_RETURN(refusals_, RefusalServer::Start());
-  grpc::EnableDefaultHealthCheckService(true);
-  // gRPC serves health without its descriptors; clients that know it by reflection want them.
-  google::protobuf::LinkMessageReflection<grpc::health::v1::HealthCheckRequest>();
   // The reasons are in no message of ours, but whoever gets one may look it up.
   (void)v1::ErrorReason_descriptor();
   grpc::reflection::InitProtoReflectionServerBuilderPlugin();
@@ -236,6 +241,7 @@ absl::Status Server::Impl::StartGrpc() {
   Configure(!options_.tcp_addresses.empty(), &builder);
   builder.RegisterService(kv_tier_.get());
   builder.RegisterService(admin_.get());
+  builder.RegisterService(health_.get());
   KVTIER_ASSIGN_OR_RETURN(tcp_credentials_, TcpCredentials(options_.tls));
   if (options_.tls.given() && !CanServe(tcp_credentials_)) {
     return absl::FailedPreconditionError(
@@ -250,15 +256,14 @@ absl::Status Server::Impl::StartGrpc() {
     tcp_ = builder.experimental().AddExternalConnectionAcceptor(
         grpc::ServerBuilder::experimental_type::ExternalConnectionType::FROM_FD, tcp_credentials_);
   }
+  health_->Set("liveness", true);
+  UpdateHealth();
   grpc_ = builder.BuildAndStart();
   if (grpc_ == nullptr) return absl::InternalError("gRPC does not start");
   {
     MutexLock lock(&mutex_);
     listen_addresses_ = std::move(addresses);
   }
-  grpc_->GetHealthCheckService()->SetServingStatus("liveness", true);
-  health_.store(grpc_->GetHealthCheckService());
-  UpdateHealth();
   return absl::OkStatus();
 }
 
@@ -290,13 +295,9 @@ void Server::Impl::TakeConnection(UniqueFd connection) {
 }
 
 void Server::Impl::UpdateHealth() {
-  // Over TCP a drain may come before the server that answers it is known here; then this is called
-  // again.
-  grpc::HealthCheckServiceInterface* const health = health_.load();
-  if (health == nullptr) return;
-  const auto set = [health](bool ready) {
-    health->SetServingStatus("", ready);
-    health->SetServingStatus(v1::KvTier::service_full_name(), ready);
+  const auto set = [this](bool ready) {
+    health_->Set("", ready);
+    health_->Set(v1::KvTier::service_full_name(), ready);
   };
   const bool ready = readiness_.ReasonLogged().empty();
   set(ready);
@@ -308,6 +309,7 @@ void Server::Impl::RunHealth() {
   for (;;) {
     UpdateHealth();
     deaf_clients_.End();
+    incoming_calls_->GiveUpLate();
     if (parts_.on_alive) parts_.on_alive();
     MutexLock lock(&mutex_);
     if (stopping_) return;
@@ -349,7 +351,6 @@ std::vector<std::string> Server::Impl::Shutdown(absl::Duration grace) {
     // them.
     grpc_->Shutdown(std::chrono::system_clock::now());
     grpc_->Wait();
-    health_.store(nullptr);
     grpc_.reset();
   }
   refusals_.reset();

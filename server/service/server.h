@@ -29,6 +29,7 @@
 #include "server/device/backend.h"
 #include "server/host_pool/host_pool.h"
 #include "server/service/access.h"
+#include "server/service/incoming_calls.h"
 #include "server/service/log.h"
 #include "server/service/tcp_credentials.h"
 #include "server/service/unix_socket.h"
@@ -45,12 +46,14 @@ struct ServerOptions {
   // "host:port", for operators; port 0: any. None by default. With `tls`: mutual TLS on all.
   std::vector<std::string> tcp_addresses;
   TlsFiles tls;
-  AccessRules rules;  // whom of those who reach it the server answers
   int32_t tcp_connections_per_address_max = kTcpConnectionsPerAddress;
+  AccessRules rules;  // whom of those who reach it the server answers
   // "host:port" where Prometheus scrapes; port 0: any. Empty: nowhere.
   std::string metrics_address;
   // How much may wait for clients that do not read.
   UnreadAnswers::Limits unread_answers;
+  // How much may be on its way from clients.
+  IncomingCalls::Limits incoming_calls;
   int32_t control_threads = kControlThreads;
   int32_t control_queue_max = kControlQueueMax;
 };

@@ -136,6 +136,100 @@ HostileResult OpenStreams(const HostileOptions& options) {
   return result;
 }
 
+// The client's side of one connection that keeps to HTTP/2's windows, as it has to: who does not is
+// hung up on.
+class Sender {
+ public:
+  Sender(const Descriptor* peer, int32_t calls) : peer_(peer) {
+    for (int32_t i = 0; i < calls; ++i) calls_[2 * static_cast<uint32_t>(i) + 1] = {};
+  }
+
+  // False: the daemon has ended it.
+  bool Open() {
+    if (!SendAll(*peer_, Preface() + Settings({})).ok()) return false;
+    for (const auto& [stream, call] : calls_) {
+      if (!SendAll(*peer_, CallHeaders(stream, "/kvtier.v1.KvTier/Backup")).ok() || !Hear()) {
+        return false;
+      }
+    }
+    return true;
+  }
+  // What the windows allow. Was anything sent?
+  bool SendSome() {
+    bool sent = false;
+    for (auto& [stream, call] : calls_) {
+      const int64_t bytes = std::min({window_, call.window, call.left, kFrameBytes});
+      if (bytes <= 0) continue;
+      std::string payload(static_cast<size_t>(bytes), '\0');
+      if (call.left == kRequestBytes) {
+        payload = MessageHead(kRequestBytes);
+        payload.resize(static_cast<size_t>(bytes));
+      }
+      if (!SendAll(*peer_, Frame(FrameKind::kData, 0, stream, payload)).ok()) return false;
+      window_ -= bytes;
+      call.window -= bytes;
+      call.left -= bytes;
+      sent_bytes_ += bytes;
+      sent = true;
+    }
+    return sent;
+  }
+  // False: the daemon has ended it.
+  bool Hear() {
+    const bool closed = ReadAvailable(*peer_, &heard_);
+    for (const ReceivedFrame& frame : TakeFrames(&heard_)) {
+      if (frame.kind == FrameKind::kWindowUpdate && frame.stream == 0) {
+        window_ += IncrementOf(frame);
+      } else if (frame.kind == FrameKind::kWindowUpdate && calls_.contains(frame.stream)) {
+        calls_[frame.stream].window += IncrementOf(frame);
+      } else if (frame.kind == FrameKind::kReset || (frame.flags & kEndStream) != 0) {
+        ended_ += std::ssize(calls_);
+        calls_.erase(frame.stream);
+        ended_ -= std::ssize(calls_);
+      }
+    }
+    return !closed;
+  }
+
+  int64_t sent_bytes() const { return sent_bytes_; }
+  int64_t ended() const { return ended_; }
+
+ private:
+  static constexpr int64_t kRequestBytes = 32 << 20, kFrameBytes = 16384;
+  struct Call {
+    int64_t window = kFirstWindow;
+    int64_t left = kRequestBytes;  // with its head that leaves the last bytes unsaid
+  };
+  const Descriptor* const peer_;
+  std::map<uint32_t, Call> calls_;
+  int64_t window_ = kFirstWindow, sent_bytes_ = 0, ended_ = 0;
+  std::string heard_;
+};
+
+HostileResult SendLargeRequests(const HostileOptions& options) {
+  HostileResult result;
+  while (absl::Now() < options.end) {
+    const absl::StatusOr<Descriptor> peer = ConnectTo(options.address);
+    if (!peer.ok()) {
+      ++result.refused;
+      Pace(kTick);
+      continue;
+    }
+    ++result.opened;
+    Sender sender(&*peer, options.count);
+    bool open = sender.Open();
+    while (open && absl::Now() < options.end) {
+      if (!sender.SendSome()) Pace(kTick / 10);
+      open = sender.Hear();
+    }
+    result.closed += open ? 0 : 1;
+    result.answered += sender.ended();
+    result.sent_bytes += sender.sent_bytes();
+  }
+  result.held_max = 1;
+  return result;
+}
+
 using Kind = std::function<absl::StatusOr<HostileResult>(const HostileOptions&)>;
 
 const std::map<std::string, Kind>& Kinds() {
@@ -147,6 +241,7 @@ const std::map<std::string, Kind>& Kinds() {
                                       {"unread_calls", LeaveSessionsUnread},
                                       {"unread_steps", LeaveStepsUnread},
                                       {"unread_unary", LeaveAnswersUnread},
+                                      {"large_requests", SendLargeRequests},
                                       {"drip", Drip}};
   return *kinds;
 }

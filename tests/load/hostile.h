@@ -1,14 +1,15 @@
 // Peers that keep to no rule: each kind does one thing that a daemon must survive, until it is told
 // to end.
 //
-//   silent        connects and says nothing, as often as it may
-//   handshakes    breaks off in the middle of the first bytes, hundreds of times a second
-//   half_frames   begins a frame and never ends it
-//   streams       opens 10,000 calls on one connection
-//   unread_calls  opens sessions, and never reads what they are told (a window of 0 bytes)
-//   unread_steps  has steps answered on a RunSteps call that it does not read
-//   unread_unary  the same with calls of their own
-//   drip          sends everything a byte at a time
+//   silent          connects and says nothing, as often as it may
+//   handshakes      breaks off in the middle of the first bytes, hundreds of times a second
+//   half_frames     begins a frame and never ends it
+//   streams         opens 10,000 calls on one connection
+//   unread_calls    opens sessions, and never reads what they are told (a window of 0 bytes)
+//   unread_steps    has steps answered on a RunSteps call that it does not read
+//   unread_unary    the same with calls of their own
+//   large_requests  sends the largest requests on as many calls as it can, all but the last byte
+//   drip            sends everything a byte at a time
 #pragma once
 
 #include <cstdint>
@@ -30,12 +31,13 @@ struct HostileOptions {
 
 // What it did and what it saw.
 struct HostileResult {
-  int64_t opened = 0;     // connections
-  int64_t refused = 0;    // attempts that failed
-  int64_t closed = 0;     // connections that the daemon ended
-  int64_t held_max = 0;   // connections at a time
-  int64_t answered = 0;   // frames that ended a call, or calls that ended
-  std::string last_word;  // the last error that it got, if any
+  int64_t opened = 0;      // connections
+  int64_t refused = 0;     // attempts that failed
+  int64_t closed = 0;      // connections that the daemon ended
+  int64_t held_max = 0;    // connections at a time
+  int64_t answered = 0;    // frames that ended a call, or calls that ended
+  int64_t sent_bytes = 0;  // of large requests
+  std::string last_word;   // the last error that it got, if any
 };
 
 const std::vector<std::string>& HostileKinds();

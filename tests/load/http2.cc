@@ -27,6 +27,12 @@ std::string BigEndian(uint32_t value, int bytes) {
   return text;
 }
 
+uint32_t Number(absl::string_view bytes) {
+  uint32_t value = 0;
+  for (const char byte : bytes) value = value << 8 | static_cast<uint8_t>(byte);
+  return value;
+}
+
 absl::StatusOr<Descriptor> Connected(int family, int type, const sockaddr* address, size_t size) {
   Descriptor peer(socket(family, type | SOCK_CLOEXEC, 0));
   if (!peer.valid()) return absl::ResourceExhaustedError(strerror(errno));
@@ -129,10 +135,13 @@ std::string CallHeaders(uint32_t stream, absl::string_view method) {
                             Header("te", "trailers"), Header("content-type", "application/grpc")));
 }
 
+std::string MessageHead(uint32_t bytes) {
+  return absl::StrCat(BigEndian(0, 1), BigEndian(bytes, 4));
+}
+
 std::string Message(uint32_t stream, const google::protobuf::MessageLite& message) {
   const std::string body = message.SerializeAsString();
-  const std::string data =
-      absl::StrCat(BigEndian(0, 1), BigEndian(static_cast<uint32_t>(body.size()), 4), body);
+  const std::string data = absl::StrCat(MessageHead(static_cast<uint32_t>(body.size())), body);
   std::string frames;
   for (size_t at = 0; at < data.size(); at += kFrameBytesMax) {
     const bool last = at + kFrameBytesMax >= data.size();
@@ -142,11 +151,27 @@ std::string Message(uint32_t stream, const google::protobuf::MessageLite& messag
   return frames;
 }
 
+std::vector<ReceivedFrame> TakeFrames(std::string* bytes) {
+  std::vector<ReceivedFrame> frames;
+  absl::string_view left = *bytes;
+  while (left.size() >= kFrameHeadBytes) {
+    const size_t length = Number(left.substr(0, 3));
+    if (left.size() < kFrameHeadBytes + length) break;
+    frames.push_back({static_cast<FrameKind>(left[3]), static_cast<uint8_t>(left[4]),
+                      Number(left.substr(5, 4)),
+                      std::string(left.substr(kFrameHeadBytes, length))});
+    left.remove_prefix(kFrameHeadBytes + length);
+  }
+  bytes->erase(0, bytes->size() - left.size());
+  return frames;
+}
+
+int64_t IncrementOf(const ReceivedFrame& frame) { return Number(frame.payload); }
+
 int64_t CountFrames(absl::string_view bytes, FrameKind kind) {
   int64_t count = 0;
   while (bytes.size() >= kFrameHeadBytes) {
-    uint32_t length = 0;
-    for (int i = 0; i < 3; ++i) length = length << 8 | static_cast<uint8_t>(bytes[i]);
+    const size_t length = Number(bytes.substr(0, 3));
     if (static_cast<uint8_t>(bytes[3]) == static_cast<uint8_t>(kind)) ++count;
     bytes.remove_prefix(std::min(bytes.size(), kFrameHeadBytes + length));
   }

@@ -42,6 +42,7 @@ enum class FrameKind : uint8_t {
   kSettings = 4,
   kPing = 6,
   kGoAway = 7,
+  kWindowUpdate = 8,
 };
 inline constexpr uint8_t kEndStream = 1, kEndHeaders = 4;
 inline constexpr uint16_t kInitialWindow = 4;  // of SETTINGS
@@ -49,10 +50,25 @@ inline constexpr uint16_t kInitialWindow = 4;  // of SETTINGS
 std::string Preface();
 std::string Frame(FrameKind kind, uint8_t flags, uint32_t stream, absl::string_view payload);
 std::string Settings(const std::vector<std::pair<uint16_t, uint32_t>>& values);
+// The largest window that a call or a connection has at its beginning.
+inline constexpr int64_t kFirstWindow = 65535;
+// The beginning of a message of so many bytes, for DATA frames.
+std::string MessageHead(uint32_t bytes);
 // Opens `stream` with a gRPC request to `method` ("/package.Service/Method").
 std::string CallHeaders(uint32_t stream, absl::string_view method);
 // A gRPC message in DATA frames; the last ends the client's side of the stream.
 std::string Message(uint32_t stream, const google::protobuf::MessageLite& message);
+
+struct ReceivedFrame {
+  FrameKind kind;
+  uint8_t flags = 0;
+  uint32_t stream = 0;
+  std::string payload;
+};
+// Takes the whole frames at the beginning of `bytes`.
+std::vector<ReceivedFrame> TakeFrames(std::string* bytes);
+// Of a window update: by how much.
+int64_t IncrementOf(const ReceivedFrame& frame);
 
 // How many frames of `kind` are in `bytes`, a whole number of frames but for the last.
 int64_t CountFrames(absl::string_view bytes, FrameKind kind);

@@ -42,8 +42,8 @@ constexpr HostileShare kShares[] = {
     {"silent", "unix", 10000},    {"silent", "tcp", 10000},     {"silent", "fd", 10000},
     {"handshakes", "unix", 1000}, {"handshakes", "tcp", 500},   {"half_frames", "unix", 200},
     {"half_frames", "tcp", 200},  {"streams", "unix", 10000},   {"unread_calls", "unix", 8},
-    {"unread_steps", "unix", 1},  {"unread_unary", "unix", 64}, {"drip", "unix", 200},
-    {"drip", "tcp", 200},
+    {"unread_steps", "unix", 1},  {"unread_unary", "unix", 64}, {"large_requests", "unix", 256},
+    {"drip", "unix", 200},        {"drip", "tcp", 200},
 };
 
 // The mean of each minute.
@@ -74,9 +74,13 @@ Findings FindingsOf(const WorkerResult& result) {
 }
 
 Findings FindingsOf(const HostileResult& result) {
-  return {{"opened", absl::StrCat(result.opened)},     {"refused", absl::StrCat(result.refused)},
-          {"closed", absl::StrCat(result.closed)},     {"held_max", absl::StrCat(result.held_max)},
-          {"answered", absl::StrCat(result.answered)}, {"last_word", result.last_word}};
+  return {{"opened", absl::StrCat(result.opened)},
+          {"refused", absl::StrCat(result.refused)},
+          {"closed", absl::StrCat(result.closed)},
+          {"held_max", absl::StrCat(result.held_max)},
+          {"answered", absl::StrCat(result.answered)},
+          {"sent_bytes", absl::StrCat(result.sent_bytes)},
+          {"last_word", result.last_word}};
 }
 
 LoadRun::LoadRun(const LoadOptions& options)

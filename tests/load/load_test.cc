@@ -53,19 +53,22 @@ class LoadTest : public ::testing::Test {
       running.push_back(std::async(std::launch::async, [attack] { return BeHostile(attack); }));
     }
     CallTimes times;
+    std::vector<HostileResult> results;
     {
-      const Watch watch(daemon_.pid(), daemon_.socket_path(), absl::Milliseconds(200), &times);
+      Watch watch(daemon_.pid(), daemon_.socket_path(), absl::Milliseconds(200), &times);
       std::vector<std::future<WorkerResult>> workers;
       for (int32_t number = 0; number < 2; ++number) {
         workers.push_back(std::async(std::launch::async, [&, number] { return Work(number); }));
       }
       for (std::future<WorkerResult>& worker : workers) ExpectGood(worker.get());
-    }
-    std::vector<HostileResult> results;
-    for (auto& one : running) {
-      absl::StatusOr<HostileResult> result = one.get();
-      EXPECT_TRUE(result.ok()) << result.status();
-      if (result.ok()) results.push_back(*std::move(result));
+      for (auto& one : running) {
+        absl::StatusOr<HostileResult> result = one.get();
+        EXPECT_TRUE(result.ok()) << result.status();
+        if (result.ok()) results.push_back(*std::move(result));
+      }
+      for (const Look& look : watch.End()) {
+        memory_max_ = std::max(memory_max_, look.process.anonymous_bytes);
+      }
     }
     return results;
   }
@@ -104,6 +107,7 @@ class LoadTest : public ::testing::Test {
 
   e2e::Daemon daemon_;
   std::string tcp_;
+  int64_t memory_max_ = 0;  // of the daemon, during the attacks
 };
 
 TEST_F(LoadTest, WorkersByThemselves) {
@@ -151,6 +155,24 @@ TEST_F(LoadTest, D27_ManyCallsOnOneConnection) {
       Attack({{.kind = "streams", .address = unix_socket(), .count = 2000}});
   EXPECT_GT(results[0].opened, 0);
   ExpectBaseline(before);
+}
+
+// 64 requests of 32 MiB are 2 GiB.
+TEST_F(LoadTest, D27_LargeRequestsOnManyCallsAreReceivedByTurns) {
+  const ProcessSample before = Sample();
+  const std::vector<HostileResult> results =
+      Attack({{.kind = "large_requests", .address = unix_socket(), .count = 64}});
+  EXPECT_GT(results[0].sent_bytes, int64_t{100} << 20);
+  EXPECT_LT(results[0].sent_bytes, int64_t{400} << 20);
+  EXPECT_LT(memory_max_, before.anonymous_bytes + (int64_t{400} << 20));
+  ExpectBaseline(before);
+}
+
+// It does not acknowledge the settings that say how many it may have.
+TEST_F(LoadTest, D27_CallsOfOneConnectionAreCountedAlsoIfItDoesNotListen) {
+  const std::vector<HostileResult> results =
+      Attack({{.kind = "large_requests", .address = unix_socket(), .count = 1000}});
+  EXPECT_GE(results[0].answered, 1000 - 256);
 }
 
 TEST_F(LoadTest, SessionsWhoseEventsAreNeverRead) {

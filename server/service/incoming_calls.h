@@ -1,0 +1,125 @@
+// Calls, from their headers to their ends, and how much of their requests may be on its way.
+//
+// gRPC receives all of a unary call's request before anybody here hears of the call: up to
+// wire::kMessageBytesMax for each of any number of calls, also of a client that never sends the
+// last byte. So calls are met at their headers instead (receiving_handler.h), and a request is
+// asked for when there is room for one. Until then HTTP/2's flow control keeps all but its first
+// 64 KiB at the client.
+//
+// Of everything one peer - a process, a user's processes in containers, a TCP address - gets no
+// more than what is still free: there is always some for others.
+#pragma once
+
+#include <cstddef>
+#include <deque>
+#include <functional>
+#include <list>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "server/core/clock.h"
+#include "server/core/mutex.h"
+
+namespace kvtier {
+
+// Calls of one connection at a time: a worker's steps, and more. HTTP/2 says so to clients, too,
+// but this gRPC does not hold one to it that never acknowledges that it has heard.
+inline constexpr size_t kCallsPerConnectionMax = 256;
+
+// Thread-safe. Owned by its places too. To be made by std::make_shared.
+class IncomingCalls : public std::enable_shared_from_this<IncomingCalls> {
+ public:
+  struct Limits {
+    // A call that has not been asked for its request costs about 120 KB.
+    size_t calls_max = 4096;
+    size_t calls_of_connection_max = kCallsPerConnectionMax;
+    // Requests that are being received: 1 GiB, if all are as large as may be.
+    size_t receiving_max = 32;
+    size_t receiving_of_connection_max = 8;
+    // Calls that go on receiving requests, one after the other (RunSteps). A session has one.
+    size_t streams_max = 256;
+    size_t streams_of_connection_max = 64;
+    // From when a request is asked for to when all of it is there. A worker's largest takes a
+    // fraction of a second.
+    absl::Duration receiving_duration_max = absl::Seconds(10);
+  };
+  struct Caller {
+    std::string connection, peer;
+  };
+  enum class Kind { kOneRequest, kStream };
+
+  // Of one call, until it is over.
+  class Place {
+   public:
+    ~Place();
+    Place(const Place&) = delete;
+    Place& operator=(const Place&) = delete;
+
+   private:
+    friend class IncomingCalls;
+    Place(std::shared_ptr<IncomingCalls> calls, Caller caller, Kind kind)
+        : calls_(std::move(calls)), caller_(std::move(caller)), kind_(kind) {}
+
+    const std::shared_ptr<IncomingCalls> calls_;
+    const Caller caller_;
+    const Kind kind_;
+  };
+
+  // `clock` must outlive it.
+  IncomingCalls(const Limits& limits, const Clock* clock) : limits_(limits), clock_(clock) {}
+
+  // A call has begun. Errors: RESOURCE_EXHAUSTED / LIMIT_REACHED.
+  absl::StatusOr<std::shared_ptr<Place>> Begin(const Caller& caller, Kind kind);
+
+  // Runs `start` when the call's request may be received: before this returns, or on a thread that
+  // makes room. Connections take turns. From then on until Received, `give_up` runs once if it
+  // takes too long.
+  void Receive(std::shared_ptr<Place> place, std::function<void()> start,
+               std::function<void()> give_up);
+  // It is there, or will never be. Once for each `start`.
+  void Received(const Place* place);
+  // To be called every now and then; never waits.
+  void GiveUpLate();
+
+  size_t calls() const;
+  size_t receiving() const;
+
+ private:
+  struct Use {
+    size_t calls = 0, receiving = 0, streams = 0;
+  };
+  struct Waiting {
+    std::shared_ptr<Place> place;
+    std::function<void()> start, give_up;
+  };
+  struct Connection {
+    Use use;
+    std::deque<Waiting> waiting;
+  };
+  struct Receiving {
+    const Place* place = nullptr;
+    absl::Time since;
+    std::function<void()> give_up;  // empty once it has run
+  };
+  using Starts = std::vector<std::function<void()>>;
+
+  void End(const Place& place);
+  // Those whose turn it is.
+  Starts TakeTurns() KVTIER_REQUIRES(mutex_);
+  bool MayReceive(const Caller& caller) KVTIER_REQUIRES(mutex_);
+
+  const Limits limits_;
+  const Clock* const clock_;
+  mutable Mutex mutex_;  // rank: a leaf
+  Use use_ KVTIER_GUARDED_BY(mutex_);
+  std::map<std::string, Use> peers_ KVTIER_GUARDED_BY(mutex_);
+  std::map<std::string, Connection> connections_ KVTIER_GUARDED_BY(mutex_);
+  std::list<std::string> turns_ KVTIER_GUARDED_BY(mutex_);    // connections where calls wait
+  std::list<Receiving> receiving_ KVTIER_GUARDED_BY(mutex_);  // the oldest first
+};
+
+}  // namespace kvtier

@@ -1,0 +1,134 @@
+// Clients that open calls and do not send their requests, against a whole server.
+#include <memory>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "gmock/gmock.h"
+#include "grpcpp/generic/generic_stub.h"
+#include "gtest/gtest.h"
+#include "server/service/service_fixture.h"
+
+namespace kvtier {
+namespace {
+
+using ::testing::HasSubstr;
+
+class IncomingCallsServerTest : public ServiceFixture {
+ protected:
+  IncomingCallsServerTest() {
+    manual_clock_ = std::make_unique<ManualClock>(absl::FromUnixSeconds(1'000'000'000));
+    server_options_.incoming_calls.calls_of_connection_max = 4;
+    server_options_.incoming_calls.receiving_of_connection_max = 2;
+    server_options_.incoming_calls.streams_of_connection_max = 1;
+  }
+
+  // A call whose headers have been sent, and nothing else.
+  class HalfCall {
+   public:
+    HalfCall(const std::shared_ptr<grpc::Channel>& channel, const char* method) : stub_(channel) {
+      SetPatience(&context_);
+      call_ = stub_.PrepareCall(&context_, method, &queue_);
+      call_->StartCall(nullptr);
+      Wait();
+    }
+    ~HalfCall() {
+      if (call_ != nullptr) Cancel();
+    }
+    void Cancel() {
+      context_.TryCancel();
+      (void)Finish();
+    }
+    // How the server ended it.
+    grpc::Status Finish() {
+      grpc::Status status;
+      call_->Finish(&status, nullptr);
+      Wait();
+      call_.reset();
+      queue_.Shutdown();
+      return status;
+    }
+
+   private:
+    void Wait() {
+      void* tag = nullptr;
+      bool ok = false;
+      queue_.Next(&tag, &ok);
+    }
+    grpc::ClientContext context_;
+    grpc::CompletionQueue queue_;
+    grpc::GenericStub stub_;
+    std::unique_ptr<grpc::GenericClientAsyncReaderWriter> call_;
+  };
+
+  // Is a small request received on `channel`?
+  grpc::Status Ask(const std::shared_ptr<grpc::Channel>& channel) {
+    const auto admin = v1::KvTierAdmin::NewStub(channel);
+    v1::GetNodeInfoResponse info;
+    return Call(admin.get(), &v1::KvTierAdmin::Stub::GetNodeInfo, v1::GetNodeInfoRequest(), &info);
+  }
+};
+
+constexpr char kBackup[] = "/kvtier.v1.KvTier/Backup", kOpen[] = "/kvtier.v1.KvTier/OpenSession",
+               kSteps[] = "/kvtier.v1.KvTier/RunSteps",
+               kStats[] = "/kvtier.v1.KvTierAdmin/GetStats";
+
+TEST_F(IncomingCallsServerTest, AConnectionHasSoManyCalls) {
+  const auto channel = NewChannel();
+  std::vector<std::unique_ptr<HalfCall>> calls;
+  for (const char* const method : {kBackup, kOpen, kStats, kBackup}) {
+    calls.push_back(std::make_unique<HalfCall>(channel, method));
+  }
+  const grpc::Status refused = HalfCall(channel, kBackup).Finish();
+  EXPECT_TRUE(IsWireError(refused, grpc::StatusCode::RESOURCE_EXHAUSTED, "LIMIT_REACHED"));
+  EXPECT_EQ(WireMetadata(refused, "limit"), "4");
+  EXPECT_TRUE(Ask(NewChannel()).ok()) << "others go on";
+}
+
+TEST_F(IncomingCallsServerTest, WhoDoesNotSendItsRequestIsToldSo) {
+  const auto channel = NewChannel();
+  HalfCall first(channel, kBackup), second(channel, kOpen);
+  // Its turn comes when they have been given up.
+  grpc::Status asked;
+  std::thread waiting([&] { asked = Ask(channel); });
+  EXPECT_TRUE(Ask(NewChannel()).ok());
+  manual_clock_->Advance(absl::Seconds(10));
+  for (HalfCall* const call : {&first, &second}) {
+    const grpc::Status late = call->Finish();
+    EXPECT_EQ(late.error_code(), grpc::StatusCode::RESOURCE_EXHAUSTED);
+    EXPECT_THAT(late.error_message(), HasSubstr("not received in time"));
+  }
+  waiting.join();
+  EXPECT_TRUE(asked.ok()) << asked.error_message();
+}
+
+TEST_F(IncomingCallsServerTest, WhoLeavesMakesRoom) {
+  const auto channel = NewChannel();
+  auto first = std::make_unique<HalfCall>(channel, kBackup);
+  HalfCall second(channel, kBackup);
+  grpc::Status asked;
+  std::thread waiting([&] { asked = Ask(channel); });
+  first.reset();
+  waiting.join();
+  EXPECT_TRUE(asked.ok()) << asked.error_message();
+}
+
+TEST_F(IncomingCallsServerTest, AConnectionHasSoManyCallsOfSteps) {
+  const auto channel = NewChannel();
+  auto steps = std::make_unique<HalfCall>(channel, kSteps);
+  EXPECT_TRUE(IsWireError(HalfCall(channel, kSteps).Finish(), grpc::StatusCode::RESOURCE_EXHAUSTED,
+                          "LIMIT_REACHED"));
+  EXPECT_TRUE(Ask(channel).ok()) << "an idle one is not waited for";
+  manual_clock_->Advance(absl::Hours(1));
+  EXPECT_TRUE(Ask(channel).ok());
+}
+
+TEST_F(IncomingCallsServerTest, AShutdownWaitsForNoRequest) {
+  const auto channel = NewChannel();
+  HalfCall first(channel, kBackup), second(channel, kBackup), third(channel, kBackup);
+  server_owner()->Shutdown(absl::ZeroDuration());
+  server_owner().reset();
+}
+
+}  // namespace
+}  // namespace kvtier

@@ -1,0 +1,156 @@
+#include "server/service/receiving_handler.h"
+
+#include <atomic>
+#include <string>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
+#include "server/service/wire_error.h"
+
+namespace kvtier {
+namespace {
+
+using Parameter = grpc::internal::MethodHandler::HandlerParameter;
+
+constexpr char kTooSlow[] =
+    "the request was not received in time: send all of it at once, or less in one call";
+
+grpc::CallbackServerContext* ContextOf(const Parameter& parameter) {
+  return static_cast<grpc::CallbackServerContext*>(parameter.server_context);
+}
+
+IncomingCalls::Caller CallerOf(const Parameter& parameter, const PeerTable& peers) {
+  IncomingCalls::Caller caller;
+  caller.connection = ContextOf(parameter)->peer();
+  if (absl::StartsWith(caller.connection, kLocalPeerPrefix)) {
+    const Peer peer = peers.Find(caller.connection);
+    caller.peer =
+        peer.pid >= 0 ? absl::StrCat("process ", peer.pid) : absl::StrCat("user ", peer.uid);
+  } else {
+    // "ipv4:192.0.2.1:4711".
+    caller.peer = caller.connection.substr(0, caller.connection.rfind(':'));
+  }
+  return caller;
+}
+
+// The message of a call, as gRPC got it.
+class ReceivePayload {
+ public:
+  grpc_byte_buffer* payload() const { return payload_; }
+
+ protected:
+  void AddOp(grpc_op* operations, size_t* count) {
+    grpc_op& operation = operations[(*count)++];
+    operation = {};
+    operation.op = GRPC_OP_RECV_MESSAGE;
+    operation.data.recv_message.recv_message = &payload_;
+  }
+  void FinishOp(bool* /*ok*/) {}
+  // There are no interceptors.
+  void SetInterceptionHookPoint(grpc::internal::InterceptorBatchMethodsImpl* /*methods*/) {}
+  void SetFinishInterceptionHookPoint(grpc::internal::InterceptorBatchMethodsImpl* /*methods*/) {}
+  void SetHijackingState(grpc::internal::InterceptorBatchMethodsImpl* /*methods*/) {}
+
+ private:
+  grpc_byte_buffer* payload_ = nullptr;
+};
+
+}  // namespace
+
+// One request, from its call's headers until it is there.
+class ReceivingHandler::Request : public std::enable_shared_from_this<Request> {
+ public:
+  // `parameter.call_requester` has the place as well, and is let go of when the call is over.
+  Request(IncomingCalls* calls, std::shared_ptr<IncomingCalls::Place> place,
+          std::unique_ptr<grpc::internal::MethodHandler> handler, const Parameter& parameter,
+          const CallRecord& record)
+      : calls_(calls),
+        place_(std::move(place)),
+        handler_(std::move(handler)),
+        parameter_(parameter),
+        record_(record) {}
+
+  // Asks gRPC for it.
+  void Start() {
+    self_ = shared_from_this();
+    // Hands the call to its method, which never waits, as gRPC itself does.
+    tag_.Set(
+        parameter_.call->call(), [this](bool /*ok*/) { Finish(); }, &receive_,
+        /*can_inline=*/true);
+    receive_.set_core_cq_tag(&tag_);
+    parameter_.call->PerformOps(&receive_);
+  }
+
+  // Ends the call; what is being received then ends as well.
+  void GiveUp() {
+    given_up_ = true;
+    grpc::g_core_codegen_interface->grpc_call_cancel_with_status(
+        parameter_.call->call(), GRPC_STATUS_RESOURCE_EXHAUSTED, kTooSlow, nullptr);
+  }
+
+ private:
+  void Finish() {
+    const std::shared_ptr<Request> self = std::move(self_);
+    calls_->Received(place_.get());
+    if (given_up_ && receive_.payload() == nullptr) {
+      record_.End(grpc::Status(grpc::StatusCode::RESOURCE_EXHAUSTED, kTooSlow));
+    }
+    grpc::Status status;
+    void* data = nullptr;
+    // Also of none: a client that has gone is noticed by whoever gets the call.
+    void* const request =
+        handler_->Deserialize(parameter_.call->call(), receive_.payload(), &status, &data);
+    handler_->RunHandler(Parameter(parameter_.call, parameter_.server_context, request, status,
+                                   data, parameter_.call_requester));
+  }
+
+  IncomingCalls* const calls_;
+  const std::shared_ptr<IncomingCalls::Place> place_;
+  const std::unique_ptr<grpc::internal::MethodHandler> handler_;
+  const Parameter parameter_;
+  const CallRecord record_;
+  std::atomic<bool> given_up_ = false;
+  grpc::internal::CallOpSet<ReceivePayload> receive_;
+  grpc::internal::CallbackWithSuccessTag tag_;  // keeps the call while it is set
+  std::shared_ptr<Request> self_;               // while gRPC has the tag
+};
+
+void ReceivingHandler::RunHandler(const HandlerParameter& parameter) {
+  absl::StatusOr<std::shared_ptr<IncomingCalls::Place>> place =
+      door_.calls->Begin(CallerOf(parameter, *door_.peers), kind_);
+  if (!place.ok()) return Refuse(parameter, ToWire(place.status()));
+  const HandlerParameter with_place(parameter.call, parameter.server_context, parameter.request,
+                                    parameter.status, parameter.internal_data,
+                                    [place = *place, end = parameter.call_requester] { end(); });
+  if (kind_ == IncomingCalls::Kind::kStream) {
+    Inner(grpc::Status::OK)->RunHandler(with_place);
+    return;
+  }
+  const auto request =
+      std::make_shared<Request>(door_.calls, *place, Inner(grpc::Status::OK), with_place,
+                                CallRecord{door_.log, ContextOf(parameter), name_});
+  door_.calls->Receive(
+      *place, [request] { request->Start(); },
+      [weak = std::weak_ptr<Request>(request)] {
+        if (const std::shared_ptr<Request> found = weak.lock()) found->GiveUp();
+      });
+}
+
+void ReceivingHandler::Refuse(const HandlerParameter& parameter, const grpc::Status& refusal) {
+  CallRecord{door_.log, ContextOf(parameter), name_}.End(refusal);
+  const std::unique_ptr<grpc::internal::MethodHandler> handler = Inner(refusal);
+  grpc::Status status;
+  void* request = nullptr;
+  void* data = nullptr;
+  if (kind_ == IncomingCalls::Kind::kOneRequest) {
+    // An empty one, which is one.
+    request = handler->Deserialize(
+        parameter.call->call(),
+        grpc::g_core_codegen_interface->grpc_raw_byte_buffer_create(nullptr, 0), &status, &data);
+  }
+  handler->RunHandler(HandlerParameter(parameter.call, parameter.server_context, request, status,
+                                       data, parameter.call_requester));
+}
+
+}  // namespace kvtier
