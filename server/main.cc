@@ -309,6 +309,7 @@ int Serve(const DaemonOptions& options, const Command& command, const CommandSou
 
 int Main(const CommandSources& sources) {
   AbortWhenOutOfMemory();
+  LimitHeaps();
   const SystemClock clock;
   Log log(&clock);
   const absl::StatusOr<Command> command = ReadCommand(sources);

@@ -37,6 +37,11 @@ bool IsMuchFree() {
 
 }  // namespace
 
+void LimitHeaps() {
+  // Cannot fail for a number above 0.
+  mallopt(M_ARENA_MAX, kHeapsMax);
+}
+
 void MemoryTrimmer::Tick(absl::Time now) {
   if (now < next_look_) return;
   next_look_ = now + kLookInterval;

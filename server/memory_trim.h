@@ -9,6 +9,13 @@
 
 namespace kvtier {
 
+// From now on all threads share kHeapsMax heaps, where the C library would make one for nearly each
+// of them, up to eight for each processor: what is free in one is of no use to the others, so that
+// a daemon on a large machine holds more and takes minutes to come to what it needs. Call it before
+// the first thread.
+inline constexpr int kHeapsMax = 8;
+void LimitHeaps();
+
 // For one thread.
 class MemoryTrimmer {
  public:

@@ -1,11 +1,15 @@
 #include "server/memory_trim.h"
 
+#include <malloc.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
 #include <cstdint>
+#include <latch>
 #include <memory>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -57,6 +61,19 @@ class Holes {
   std::vector<std::unique_ptr<char[]>> kept_;
 };
 
+// As the C library tells of them.
+int HeapCount() {
+  char* text = nullptr;
+  size_t bytes = 0;
+  FILE* file = open_memstream(&text, &bytes);
+  EXPECT_EQ(malloc_info(0, file), 0);
+  fclose(file);
+  int count = 0;
+  for (const char* at = text; (at = strstr(at, "<heap nr=")) != nullptr; ++at) ++count;
+  free(text);
+  return count;
+}
+
 class MemoryTrimTest : public ::testing::Test {
  protected:
   void SetUp() override {
@@ -66,6 +83,22 @@ class MemoryTrimTest : public ::testing::Test {
   const absl::Time begin_ = absl::FromUnixSeconds(1'000'000'000);
   MemoryTrimmer trimmer_;
 };
+
+TEST_F(MemoryTrimTest, ThreadsShareAFewHeaps) {
+  LimitHeaps();
+  std::vector<std::unique_ptr<char[]>> blocks(4 * kHeapsMax);
+  std::latch all_are_there(4 * kHeapsMax);
+  std::vector<std::thread> threads;
+  for (std::unique_ptr<char[]>& block : blocks) {
+    threads.emplace_back([&] {
+      block = std::make_unique<char[]>(kBlockBytes);
+      // No heap is free again before all have theirs.
+      all_are_there.arrive_and_wait();
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_LE(HeapCount(), kHeapsMax);
+}
 
 TEST_F(MemoryTrimTest, GivesBackEveryMinute) {
   trimmer_.Tick(begin_);

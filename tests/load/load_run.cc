@@ -24,8 +24,10 @@ constexpr absl::Duration kLookInterval = absl::Seconds(1);
 // Sessions are taken back within a second; silent peers are cut off within ten.
 constexpr absl::Duration kSettleMax = absl::Seconds(30);
 
-// Of the load, before its memory is looked at: all sessions open in its first moments.
-constexpr double kSettlingShare = 0.2;
+// Of the load, before its memory is looked at. All sessions open in the first moments; and each of
+// a hundred threads keeps some freed blocks of each size for itself, which takes minutes to come to
+// what its work needs, and does not go on.
+constexpr double kSettlingShare = 0.5;
 
 std::string NewFolder() {
   char name[] = "/tmp/kvtier-load-XXXXXX";
