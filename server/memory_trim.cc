@@ -13,7 +13,7 @@ constexpr absl::Duration kLookInterval = absl::Seconds(5);
 // What is given back in between is taken again by page faults, some thousands: nothing in a minute.
 constexpr absl::Duration kTrimInterval = absl::Minutes(1);
 // So much is left until then: a daemon under load uses it again at once.
-constexpr int64_t kFreeBytesMax = int64_t{64} << 20;
+constexpr int64_t kFreeBytesMax = int64_t{32} << 20;
 
 // Resident and not shared with others: heaps, stacks, and what libraries have mapped for
 // themselves.

@@ -102,12 +102,12 @@ TEST_F(MemoryTrimTest, ThreadsShareAFewHeaps) {
 
 TEST_F(MemoryTrimTest, GivesBackEveryMinute) {
   trimmer_.Tick(begin_);
-  const Holes holes(40 * kMebibyte);
+  const Holes holes(20 * kMebibyte);
   const int64_t before = ResidentBytes();
   trimmer_.Tick(begin_ + absl::Seconds(59));
   EXPECT_GT(ResidentBytes(), before - 4 * kMebibyte) << "not yet, and not so little";
   trimmer_.Tick(begin_ + absl::Seconds(64));
-  EXPECT_LT(ResidentBytes(), before - 30 * kMebibyte);
+  EXPECT_LT(ResidentBytes(), before - 15 * kMebibyte);
 }
 
 TEST_F(MemoryTrimTest, GivesBackMuchAtTheNextLook) {
