@@ -70,7 +70,7 @@ bool AccessControl::MayConnect(const Peer& peer) const {
 
 AccessControl::Caller AccessControl::CallerOf(const grpc::CallbackServerContext& call) const {
   Caller caller;
-  const std::string name = call.peer();
+  const std::string name = PeerNameOf(call);
   if (absl::StartsWith(name, kLocalPeerPrefix)) {
     caller.is_local = true;
     caller.peer = peers_->Find(name);
@@ -135,9 +135,14 @@ absl::Status AccessControl::CheckRole(const grpc::CallbackServerContext& call,
 std::string AccessControl::NameOf(const grpc::CallbackServerContext& call) const {
   const Caller caller = CallerOf(call);
   if (caller.is_local) return absl::StrCat("uid ", caller.peer.uid, ", pid ", caller.peer.pid);
+  const std::string peer = PeerNameOf(call);
   return caller.names.empty()
-             ? call.peer()
-             : absl::StrCat("certificate ", absl::StrJoin(caller.names, ","), ", ", call.peer());
+             ? peer
+             : absl::StrCat("certificate ", absl::StrJoin(caller.names, ","), ", ", peer);
+}
+
+int64_t AccessControl::ConnectionOf(const grpc::CallbackServerContext& call) const {
+  return peers_->IdOf(PeerNameOf(call));
 }
 
 absl::Status MayNotConnect(const Peer& peer) {

@@ -36,6 +36,9 @@ class AccessControl {
  public:
   // `peers` must outlive it. `tls`: who comes over TCP shows a certificate.
   AccessControl(PeerTable* peers, AccessRules rules, bool tls);
+  virtual ~AccessControl() = default;
+  AccessControl(const AccessControl&) = delete;
+  AccessControl& operator=(const AccessControl&) = delete;
 
   // From now on; who is connected stays. Tells `peers` who the operators are.
   void SetRules(AccessRules rules);
@@ -48,6 +51,14 @@ class AccessControl {
                          Role needed) const;
   // For the log: "uid 0, pid 17", "certificate ops.example, ipv4:10.0.0.1:4711".
   std::string NameOf(const grpc::CallbackServerContext& call) const;
+  // What tells its connection from all others (PeerTable::IdOf); 0 over TCP.
+  int64_t ConnectionOf(const grpc::CallbackServerContext& call) const;
+
+ protected:
+  // As gRPC names its connection. A context that gRPC has not made has none: for tests.
+  virtual std::string PeerNameOf(const grpc::CallbackServerContext& call) const {
+    return call.peer();
+  }
 
  private:
   struct Caller {

@@ -33,6 +33,8 @@ ControlExecutor::~ControlExecutor() {
     changed_.NotifyAll();
   }
   threads_.clear();
+  while (RunOne()) {
+  }
 }
 
 absl::Status ControlExecutor::Submit(const Account& account, std::function<void()> work) {
@@ -108,12 +110,26 @@ void ControlExecutor::Run() {
         changed_.Wait(&mutex_);
       }
     }
-    taken.work();
-    taken.work = nullptr;
-    MutexLock lock(&mutex_);
     // What waited for this to end comes next, here.
-    Count(taken.account, /*running=*/-1, /*queued=*/0);
+    RunTaken(std::move(taken));
   }
+}
+
+void ControlExecutor::RunTaken(Queued taken) {
+  taken.work();
+  taken.work = nullptr;
+  MutexLock lock(&mutex_);
+  Count(taken.account, /*running=*/-1, /*queued=*/0);
+}
+
+bool ControlExecutor::RunOne() {
+  Queued taken;
+  {
+    MutexLock lock(&mutex_);
+    if (!TakeLocked(&taken)) return false;
+  }
+  RunTaken(std::move(taken));
+  return true;
 }
 
 }  // namespace kvtier

@@ -30,6 +30,7 @@ namespace kvtier {
 class ControlExecutor {
  public:
   struct Options {
+    // 0: work runs by RunOne alone, for a simulation.
     int32_t threads = kControlThreads;
     int32_t queue_max = kControlQueueMax;
   };
@@ -49,6 +50,9 @@ class ControlExecutor {
   // Never waits. Errors, and then `work` never runs: RESOURCE_EXHAUSTED / LIMIT_REACHED with a
   // hint when to try again.
   absl::Status Submit(const Account& account, std::function<void()> work);
+
+  // The oldest work that may run now, on the calling thread. False: there is none.
+  bool RunOne();
 
   // Work that no thread has taken yet.
   int32_t queue_depth() const {
@@ -83,6 +87,8 @@ class ControlExecutor {
   void Count(const Account& account, int32_t running, int32_t queued) KVTIER_REQUIRES(mutex_);
   // Takes the oldest work that may have a thread; false: there is none.
   bool TakeLocked(Queued* taken) KVTIER_REQUIRES(mutex_);
+  // Runs it, and then its cache and its caller have a thread less.
+  void RunTaken(Queued taken) KVTIER_EXCLUDES(mutex_);
 
   const Options options_;
   mutable Mutex mutex_;  // rank: a leaf

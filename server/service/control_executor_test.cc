@@ -187,5 +187,26 @@ TEST(ControlExecutor, OneCacheOfACallerLeavesAThreadToItsOthers) {
   }
 }
 
+TEST(ControlExecutor, WithoutThreadsWorkRunsWhenItIsTold) {
+  auto executor = ControlExecutor::Start({.threads = 0, .queue_max = 2});
+  ASSERT_TRUE(executor.ok()) << executor.status();
+  int ran = 0;
+  const auto submit = [&](const std::string& whose) {
+    return (*executor)->Submit({whose, whose}, [&] { ++ran; });
+  };
+  ASSERT_TRUE(submit("a").ok());
+  ASSERT_TRUE(submit("b").ok());
+  EXPECT_EQ(ErrorReasonOf(submit("c")), "LIMIT_REACHED");
+  EXPECT_EQ(ran, 0);
+  EXPECT_TRUE((*executor)->RunOne());
+  EXPECT_EQ(ran, 1);
+  EXPECT_TRUE((*executor)->RunOne());
+  EXPECT_FALSE((*executor)->RunOne());
+  // What is queued runs in the end, too.
+  ASSERT_TRUE(submit("a").ok());
+  executor->reset();
+  EXPECT_EQ(ran, 3);
+}
+
 }  // namespace
 }  // namespace kvtier

@@ -104,8 +104,8 @@ grpc::ServerUnaryReactor* KvTierService::RunControl(grpc::CallbackServerContext*
   absl::Status status = peer.status();
   std::shared_ptr<UnreadAnswers::Place> place;
   if (status.ok() && control.answer_bytes_max > 0) {
-    auto taken = context_->unread_answers->Take(context_->peers->IdOf(context->peer()),
-                                                control.session_id, control.answer_bytes_max);
+    auto taken = context_->unread_answers->Take(access_->ConnectionOf(*context), control.session_id,
+                                                control.answer_bytes_max);
     status = taken.status();
     if (taken.ok()) place = *std::move(taken);
     call->Hold(place);
@@ -165,9 +165,8 @@ grpc::ServerUnaryReactor* KvTierService::RunSwapIn(grpc::CallbackServerContext* 
       CheckStart(*context, request.session_id(), DeadlineOf(*context, *clock_)).status();
   std::shared_ptr<UnreadAnswers::Place> place;
   if (status.ok()) {
-    auto taken =
-        context_->unread_answers->Take(context_->peers->IdOf(context->peer()), request.session_id(),
-                                       DataPlane::AnswerBytesMax(request));
+    auto taken = context_->unread_answers->Take(
+        access_->ConnectionOf(*context), request.session_id(), DataPlane::AnswerBytesMax(request));
     status = taken.status();
     if (taken.ok()) place = *std::move(taken);
   }
@@ -390,7 +389,7 @@ grpc::ServerBidiReactor<v1::RunStepsRequest, v1::RunStepsResponse>* KvTierServic
   const absl::StatusOr<Peer> peer = access_->WorkerOf(*context);
   if (!peer.ok()) return NewRefusedStepsCall(record, peer.status());
   return NewRunStepsCall(&data_plane_, context_->open_calls, context_->unread_answers,
-                         context_->peers->IdOf(context->peer()), record,
+                         access_->ConnectionOf(*context), record,
                          [node = node_, peer = *peer](const std::string& session_id) {
                            return node->CheckCaller(session_id, peer);
                          });

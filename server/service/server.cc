@@ -171,7 +171,6 @@ void Server::Impl::FillContexts() {
                       .open_calls = &open_calls_,
                       .call_log = &call_log_,
                       .unread_answers = unread_answers_.get(),
-                      .peers = &connections_.peers(),
                       .log = parts_.log,
                       .version = options_.version,
                       .fd_socket_path = fd_socket_path_,

@@ -14,7 +14,6 @@
 #include "server/service/call_log.h"
 #include "server/service/log.h"
 #include "server/service/open_calls.h"
-#include "server/service/peer_table.h"
 #include "server/service/unread_answers.h"
 #include "server/session/node.h"
 #include "server/session/types.h"
@@ -27,7 +26,6 @@ struct SessionCallContext {
   OpenCalls* open_calls = nullptr;
   CallLog* call_log = nullptr;
   UnreadAnswers* unread_answers = nullptr;
-  const PeerTable* peers = nullptr;
   const Log* log = nullptr;
   std::string version;
   std::string fd_socket_path;
