@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "absl/strings/str_join.h"
+#include "absl/time/clock.h"
 
 namespace kvtier::fuzz {
 namespace {
@@ -95,7 +96,10 @@ bool Drive(const Target& target, const std::vector<std::string>& corpus, const B
   }
   if (pool.empty()) pool.emplace_back();
   Random random(budget.seed);
-  while (played->operations < budget.operations) {
+  const auto has_time = [&] {
+    return budget.until == absl::InfiniteFuture() || absl::Now() < budget.until;
+  };
+  while (played->operations < budget.operations && has_time()) {
     const std::string& origin = pool[Below(random, pool.size())];
     std::string made =
         target.mutate != nullptr ? target.mutate(origin, random) : MutateBytes(origin, random);

@@ -7,6 +7,7 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
+#include "absl/time/time.h"
 #include "tests/fuzz/target.h"
 
 namespace kvtier::fuzz {
@@ -18,9 +19,11 @@ std::string MutateBytes(absl::string_view input, Random& random,
 // A shorter input that fails, too: no single piece of it can be left out.
 std::string Shrink(const Target& target, const std::string& input);
 
+// Spent when either is.
 struct Budget {
   int64_t operations = 0;
   uint64_t seed = 1;
+  absl::Time until = absl::InfiniteFuture();  // by the machine's clock
 };
 
 struct Failure {

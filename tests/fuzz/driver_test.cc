@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "absl/strings/match.h"
+#include "absl/time/time.h"
 #include "gtest/gtest.h"
 
 namespace kvtier::fuzz {
@@ -43,6 +44,14 @@ TEST(DriverTest, TheCorpusComesFirstAndTheBudgetEndsIt) {
   EXPECT_EQ(played.operations, 2);
   EXPECT_FALSE(Drive(kTarget, {"a", "xy"}, {0, 1}, &played, &failure));
   EXPECT_EQ(failure.input, "xy");
+}
+
+TEST(DriverTest, AfterItsTimeTheCorpusAloneIsPlayed) {
+  Played played;
+  Failure failure;
+  const Budget budget = {.operations = 1'000'000, .until = absl::InfinitePast()};
+  EXPECT_TRUE(Drive(kTarget, {"a", "b"}, budget, &played, &failure));
+  EXPECT_EQ(played.operations, 2);
 }
 
 }  // namespace

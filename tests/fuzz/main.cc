@@ -1,10 +1,13 @@
 // What runs a fuzz target: the seeded driver, or libFuzzer in a build with --config=fuzz.
 //
-//   NAME [--operations=N] [--seed=S] [--input=HEX] [--write=FOLDER] [FILE...]
+//   NAME [--operations=N] [--seconds=N] [--seed=S] [--input=HEX] [--write=FOLDER] [FILE...]
+//
+// Of libFuzzer's build, too: without an argument that begins with "--" it is libFuzzer's.
 //
 // FILEs are the corpus; one that ends in .hex holds hexadecimal digits, and lines that begin with
 // #. One that ends in .list holds an input a line, like that.
 // --input plays that input alone. A failing input is reduced, printed and can be given there.
+// --seconds: what is made of the corpus ends after so long, however many operations are left.
 // --write only writes the corpus as libFuzzer reads it: bytes.
 #include <stdio.h>
 #include <stdlib.h>
@@ -21,6 +24,8 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
 #include "tests/fuzz/driver.h"
 #include "tests/fuzz/target.h"
 
@@ -32,46 +37,6 @@ void Report(const Target& target, const std::string& input, const absl::Status& 
   if (target.describe != nullptr) fprintf(stderr, "%s\n", target.describe(input).c_str());
   fprintf(stderr, "--input=%s\n", absl::BytesToHexString(input).c_str());
 }
-
-}  // namespace
-}  // namespace kvtier::fuzz
-
-#ifdef KVTIER_LIBFUZZER
-
-extern "C" size_t LLVMFuzzerMutate(uint8_t* data, size_t size, size_t size_max);
-
-extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
-  static const kvtier::fuzz::Target target = kvtier::fuzz::GetTarget();
-  static kvtier::fuzz::Played played;
-  static const int at_end = atexit([] {
-    fprintf(stderr, "operations=%lld errors=%lld\n", static_cast<long long>(played.operations),
-            static_cast<long long>(played.errors));
-  });
-  (void)at_end;
-  const std::string input(reinterpret_cast<const char*>(data), size);
-  const absl::Status status = target.play(input, &played);
-  if (status.ok()) return 0;
-  kvtier::fuzz::Report(target, kvtier::fuzz::Shrink(target, input), status);
-  abort();
-}
-
-extern "C" size_t LLVMFuzzerCustomMutator(uint8_t* data, size_t size, size_t size_max,
-                                          unsigned int seed) {
-  static const kvtier::fuzz::Target target = kvtier::fuzz::GetTarget();
-  // Bytes as they come reach what a mutator that knows the form never makes.
-  if (target.mutate == nullptr || seed % 8 == 0) return LLVMFuzzerMutate(data, size, size_max);
-  kvtier::fuzz::Random random(seed);
-  const std::string made =
-      target.mutate(absl::string_view(reinterpret_cast<const char*>(data), size), random);
-  if (made.size() > size_max) return size;
-  std::copy(made.begin(), made.end(), data);
-  return made.size();
-}
-
-#else
-
-namespace kvtier::fuzz {
-namespace {
 
 std::string ReadFile(const std::string& path) {
   std::ifstream file(path, std::ios::binary);
@@ -130,6 +95,10 @@ int Main(const std::vector<std::string>& arguments) {
     absl::string_view value = argument;
     if (absl::ConsumePrefix(&value, "--operations=")) {
       if (!absl::SimpleAtoi(value, &budget.operations)) return 2;
+    } else if (absl::ConsumePrefix(&value, "--seconds=")) {
+      int64_t seconds = 0;
+      if (!absl::SimpleAtoi(value, &seconds)) return 2;
+      budget.until = absl::Now() + absl::Seconds(seconds);
     } else if (absl::ConsumePrefix(&value, "--seed=")) {
       if (!absl::SimpleAtoi(value, &budget.seed)) return 2;
     } else if (absl::ConsumePrefix(&value, "--input=")) {
@@ -160,6 +129,49 @@ int Main(const std::vector<std::string>& arguments) {
 
 }  // namespace
 }  // namespace kvtier::fuzz
+
+#ifdef KVTIER_LIBFUZZER
+
+// Arguments that are the driver's, of which libFuzzer has none: then it does not come to that.
+extern "C" int LLVMFuzzerInitialize(int* argc, char*** argv) {
+  const std::vector<std::string> arguments(*argv + 1, *argv + *argc);
+  for (const std::string& argument : arguments) {
+    if (absl::StartsWith(argument, "--")) exit(kvtier::fuzz::Main(arguments));
+  }
+  return 0;
+}
+
+extern "C" size_t LLVMFuzzerMutate(uint8_t* data, size_t size, size_t size_max);
+
+extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+  static const kvtier::fuzz::Target target = kvtier::fuzz::GetTarget();
+  static kvtier::fuzz::Played played;
+  static const int at_end = atexit([] {
+    fprintf(stderr, "operations=%lld errors=%lld\n", static_cast<long long>(played.operations),
+            static_cast<long long>(played.errors));
+  });
+  (void)at_end;
+  const std::string input(reinterpret_cast<const char*>(data), size);
+  const absl::Status status = target.play(input, &played);
+  if (status.ok()) return 0;
+  kvtier::fuzz::Report(target, kvtier::fuzz::Shrink(target, input), status);
+  abort();
+}
+
+extern "C" size_t LLVMFuzzerCustomMutator(uint8_t* data, size_t size, size_t size_max,
+                                          unsigned int seed) {
+  static const kvtier::fuzz::Target target = kvtier::fuzz::GetTarget();
+  // Bytes as they come reach what a mutator that knows the form never makes.
+  if (target.mutate == nullptr || seed % 8 == 0) return LLVMFuzzerMutate(data, size, size_max);
+  kvtier::fuzz::Random random(seed);
+  const std::string made =
+      target.mutate(absl::string_view(reinterpret_cast<const char*>(data), size), random);
+  if (made.size() > size_max) return size;
+  std::copy(made.begin(), made.end(), data);
+  return made.size();
+}
+
+#else
 
 int main(int argc, char** argv) {
   return kvtier::fuzz::Main(std::vector<std::string>(argv + 1, argv + argc));
