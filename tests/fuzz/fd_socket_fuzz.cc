@@ -197,8 +197,23 @@ absl::Status Play(absl::string_view input, Played* played) {
   return world.Play(input, played);
 }
 
+// Changed bytes, and some verbs more: so that one input is many packets.
+std::string Mutate(absl::string_view input, Random& random) {
+  constexpr size_t kInputBytesMax = 1024;
+  constexpr uint64_t kVerbsMax = 24;
+  std::string made = MutateBytes(input, random, {"good 1", "token", std::string(4, '\0')});
+  for (uint64_t i = Below(random, kVerbsMax); i > 0; --i) {
+    made += static_cast<char>(Below(random, 256));
+    const uint64_t length = Below(random, Below(random, 8) == 0 ? 256 : 24);
+    made += static_cast<char>(length);
+    for (uint64_t j = 0; j < length; ++j) made += static_cast<char>(Below(random, 256));
+  }
+  if (made.size() > kInputBytesMax) made.resize(kInputBytesMax);
+  return made;
+}
+
 }  // namespace
 
-Target GetTarget() { return {.play = Play}; }
+Target GetTarget() { return {.play = Play, .mutate = Mutate}; }
 
 }  // namespace kvtier::fuzz

@@ -1,4 +1,4 @@
-#include "tests/fuzz/api_world.h"
+#include "tests/fuzz/wire_world.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -18,6 +18,7 @@
 #include "google/protobuf/descriptor.h"
 #include "proto/support/status.h"
 #include "server/device/cpu/cpu_backend.h"
+#include "tests/fuzz/api_program.h"
 
 namespace kvtier::fuzz {
 namespace {
@@ -55,27 +56,6 @@ std::string MethodOf(const google::protobuf::Message& request,
   return "";
 }
 
-// Puts the ids of sessions, which are known only now, for "session:N".
-void NameSessions(const std::vector<std::string>& ids, google::protobuf::Message* message) {
-  if (ids.empty()) return;
-  const auto* const reflection = message->GetReflection();
-  std::vector<const google::protobuf::FieldDescriptor*> fields;
-  reflection->ListFields(*message, &fields);
-  for (const auto* const field : fields) {
-    if (field->is_repeated()) continue;
-    if (field->cpp_type() == google::protobuf::FieldDescriptor::CPPTYPE_MESSAGE) {
-      NameSessions(ids, reflection->MutableMessage(message, field));
-    } else if (field->name() == "session_id") {
-      const std::string text = reflection->GetString(*message, field);
-      absl::string_view number = text;
-      uint32_t session = 0;
-      if (!absl::ConsumePrefix(&number, "session:") || !absl::SimpleAtoi(number, &session))
-        continue;
-      reflection->SetString(message, field, ids[session % ids.size()]);
-    }
-  }
-}
-
 grpc::ByteBuffer ToBuffer(const google::protobuf::Message& message) {
   const grpc::Slice slice(message.SerializeAsString());
   return {&slice, 1};
@@ -94,7 +74,7 @@ bool FromBuffer(const grpc::ByteBuffer& buffer, google::protobuf::Message* messa
 }  // namespace
 
 // A call that stays open: of a session, or RunSteps.
-struct ApiWorld::OpenStream {
+struct WireWorld::OpenStream {
   grpc::ClientContext context;
   std::unique_ptr<grpc::ClientReader<v1::SessionEvent>> events;
   std::unique_ptr<grpc::ClientReaderWriter<v1::RunStepsRequest, v1::RunStepsResponse>> steps;
@@ -111,7 +91,7 @@ struct ApiWorld::OpenStream {
   }
 };
 
-ApiWorld::ApiWorld() {
+WireWorld::WireWorld() {
   char name[] = "/tmp/kvf.XXXXXX";
   folder_ = mkdtemp(name);
   log_ = std::make_unique<Log>(&clock_);
@@ -124,7 +104,7 @@ ApiWorld::ApiWorld() {
   StartServer();
 }
 
-ApiWorld::~ApiWorld() {
+WireWorld::~WireWorld() {
   server_.reset();
   node_.reset();
   pool_.reset();
@@ -132,7 +112,7 @@ ApiWorld::~ApiWorld() {
   std::filesystem::remove_all(folder_, ignored);
 }
 
-void ApiWorld::StartServer() {
+void WireWorld::StartServer() {
   server_.reset();
   node_ =
       std::make_unique<Node>(NodeOptions{.version = "1.2.3"}, &clock_, backend_.get(), pool_.get());
@@ -151,7 +131,7 @@ void ApiWorld::StartServer() {
   admin_ = v1::KvTierAdmin::NewStub(channel_);
 }
 
-absl::Status ApiWorld::Play(const Program& program, Played* played) {
+absl::Status WireWorld::Play(const Program& program, Played* played) {
   absl::Status wrong;
   for (const Call& call : program.calls()) {
     ++played->operations;
@@ -164,9 +144,13 @@ absl::Status ApiWorld::Play(const Program& program, Played* played) {
   return wrong;
 }
 
-absl::Status ApiWorld::PlayCall(const Call& call, Played* played) {
+absl::Status WireWorld::PlayCall(const Call& call, Played* played) {
   switch (call.call_case()) {
     case Call::CALL_NOT_SET:
+    case Call::kAdvance:  // of a device and a clock that only a simulation has
+    case Call::kStepDevice:
+    case Call::kFailDevice:
+    case Call::kPoke:
       return absl::OkStatus();
     case Call::kCloseSession:
       CloseSession(call.close_session().session());
@@ -191,7 +175,7 @@ absl::Status ApiWorld::PlayCall(const Call& call, Played* played) {
   return PlayUnary(*request, played);
 }
 
-absl::Status ApiWorld::PlayUnary(const google::protobuf::Message& request, Played* played) {
+absl::Status WireWorld::PlayUnary(const google::protobuf::Message& request, Played* played) {
   const google::protobuf::Message* prototype = nullptr;
   const std::string method = MethodOf(request, &prototype);
   grpc::ClientContext context;
@@ -215,7 +199,7 @@ absl::Status ApiWorld::PlayUnary(const google::protobuf::Message& request, Playe
                                           : Wrong(method, ": no answer of its type");
 }
 
-absl::Status ApiWorld::PlayOpen(const v1::OpenSessionRequest& request, Played* played) {
+absl::Status WireWorld::PlayOpen(const v1::OpenSessionRequest& request, Played* played) {
   auto stream = std::make_unique<OpenStream>();
   stream->events = stub_->OpenSession(&stream->context, request);
   v1::SessionEvent event;
@@ -226,7 +210,7 @@ absl::Status ApiWorld::PlayOpen(const v1::OpenSessionRequest& request, Played* p
   return absl::OkStatus();
 }
 
-absl::Status ApiWorld::PlayWatch(const v1::WatchStatsRequest& request, Played* played) {
+absl::Status WireWorld::PlayWatch(const v1::WatchStatsRequest& request, Played* played) {
   grpc::ClientContext context;
   const auto stream = admin_->WatchStats(&context, request);
   v1::GetStatsResponse stats;
@@ -239,7 +223,7 @@ absl::Status ApiWorld::PlayWatch(const v1::WatchStatsRequest& request, Played* p
   return Judge("WatchStats", status, played);
 }
 
-absl::Status ApiWorld::PlaySteps(const v1::RunStepsRequest& request, Played* played) {
+absl::Status WireWorld::PlaySteps(const v1::RunStepsRequest& request, Played* played) {
   if (steps_ == nullptr) {
     steps_ = std::make_unique<OpenStream>();
     SetDeadline(&steps_->context);
@@ -258,8 +242,8 @@ absl::Status ApiWorld::PlaySteps(const v1::RunStepsRequest& request, Played* pla
   return Judge("RunSteps", ended->steps->Finish(), played);
 }
 
-absl::Status ApiWorld::Judge(const std::string& call, const grpc::Status& status,
-                             Played* played) const {
+absl::Status WireWorld::Judge(const std::string& call, const grpc::Status& status,
+                              Played* played) const {
   if (status.ok()) return absl::OkStatus();
   ++played->errors;
   const DecodedStatus decoded = FromGrpcStatus(status);
@@ -282,7 +266,7 @@ absl::Status ApiWorld::Judge(const std::string& call, const grpc::Status& status
   return absl::OkStatus();
 }
 
-void ApiWorld::CloseSession(int32_t number) {
+void WireWorld::CloseSession(int32_t number) {
   if (sessions_.empty()) return;
   std::unique_ptr<OpenStream>& stream = sessions_[static_cast<uint32_t>(number) % sessions_.size()];
   if (stream == nullptr) return;
@@ -290,7 +274,7 @@ void ApiWorld::CloseSession(int32_t number) {
   stream.reset();
 }
 
-absl::Status ApiWorld::EndAll() {
+absl::Status WireWorld::EndAll() {
   if (steps_ != nullptr) {
     steps_->steps->WritesDone();
     v1::RunStepsResponse ignored;

@@ -19,10 +19,10 @@
 
 namespace kvtier::fuzz {
 
-class ApiWorld {
+class WireWorld {
  public:
-  ApiWorld();
-  ~ApiWorld();
+  WireWorld();
+  ~WireWorld();
 
   // Plays the calls, ends what they opened, and sees to it that nothing is left. Errors: an answer
   // that must not be, or something that did not come back.
