@@ -14,6 +14,7 @@ namespace kvtier::fuzz {
 namespace {
 
 constexpr int kChangesMax = 4;
+constexpr uint64_t kCallers = 8;
 
 // What makes sense at most times: what a program comes far with. SMALL stands for a layout.
 constexpr absl::string_view kSensible[] = {
@@ -49,6 +50,13 @@ constexpr absl::string_view kSensible[] = {
     R"(fail_device { number: 2 })",
     R"(get_stats { } manner { caller: 3 })",
     R"(list_requests { cache: "kv" page_size: 1 } manner { caller: 2 })",
+    R"(backup { session_id: "session:0" cache: "kv" step { num_rows: 1 } wait: true })",
+    R"(replay_plan { session_id: "session:0" cache: "kv" num_rows: 2 wait: true })",
+    R"(swap_in { session_id: "session:0" cache: "kv" use_slots: true step { num_rows: 2 } wait: true } manner { later: true })",
+    R"(run_steps { step_id: 4 replay_plan { session_id: "session:0" cache: "kv" num_rows: 1 wait: true } })",
+    R"(run_steps { step_id: 5 swap_in { session_id: "session:0" cache: "kv" inline { rows { request_id: "r" topk: 1 } rows { } } } } manner { later: true })",
+    R"(watch_stats { interval { seconds: 1 } } manner { caller: 2 cancel: true })",
+    R"(drain { message: "maintenance" } manner { caller: 6 })",
     R"(evict_session { session_id: "session:0" } manner { caller: 3 })",
     R"(close_session { })",
 };
@@ -76,8 +84,13 @@ const MessageMutator& Mutator() {
   return mutator;
 }
 
+// Now and then by anybody.
 void Insert(Program* program, const Call& call, Random& random) {
-  *program->add_calls() = call;
+  Call* const added = program->add_calls();
+  *added = call;
+  if (Below(random, 4) == 0) {
+    added->mutable_manner()->set_caller(static_cast<int32_t>(Below(random, kCallers)));
+  }
   int at = static_cast<int>(Below(random, static_cast<uint64_t>(program->calls_size())));
   for (int i = program->calls_size() - 1; i > at; --i) {
     program->mutable_calls()->SwapElements(i, i - 1);
@@ -97,7 +110,7 @@ void Change(Program* program, Random& random) {
     case 4:
       return Mutator().Mutate(call->mutable_manner(), random);
     case 5:
-      return call->mutable_manner()->set_caller(static_cast<int32_t>(Below(random, 8)));
+      return call->mutable_manner()->set_caller(static_cast<int32_t>(Below(random, kCallers)));
     case 6:
       return call->mutable_manner()->set_weather(static_cast<int32_t>(Below(random, 64)));
     case 7:

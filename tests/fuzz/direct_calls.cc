@@ -11,6 +11,13 @@ namespace {
 // Only a call that hangs waits so long.
 constexpr absl::Duration kPatience = absl::Seconds(20);
 
+// The session that a request names; "" if it names none.
+template <typename Request>
+std::string SessionIdOf(const Request& request) {
+  if constexpr (requires { request.session_id(); }) return request.session_id();
+  return "";
+}
+
 template <typename Message>
 bool Parses(const std::string& bytes) {
   return Message().ParseFromString(bytes);
@@ -48,6 +55,7 @@ bool DirectWorld::Conclude(Pending* pending) {
   const grpc::Status status = pending->call->status();
   Judge(pending->name, status, pending->manner);
   if (!status.ok()) return true;
+  JudgeTaken(*pending);
   const std::string& answer = pending->call->answers().front();
   if (!pending->parses(answer)) Fail(absl::StrCat(pending->name, ": no answer of its type"));
   if (pending->name == "AttachCache") {
@@ -75,11 +83,13 @@ void DirectWorld::PlayUnary(const Call& call, const Request& given, const char* 
     ++played_->errors;
     return;
   }
+  std::string session_id;
   exchange->Begin([&](auto* context, auto* request, auto* response) {
+    session_id = SessionIdOf(*request);
     return (service->*method)(context, request, response);
   });
   if (manner.cancel()) exchange->Cancel();
-  pending_.push_back({name, manner, std::move(exchange), &Parses<Response>});
+  pending_.push_back({name, std::move(session_id), manner, std::move(exchange), &Parses<Response>});
   if (manner.later()) {
     ReactAll();
     return;

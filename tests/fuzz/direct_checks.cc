@@ -104,7 +104,9 @@ void DirectWorld::Judge(const std::string& name, const grpc::Status& status, con
       Fail(absl::StrCat("a caller must not be able to cause this: ", text));
       break;
     case grpc::StatusCode::DEADLINE_EXCEEDED:
-      if (manner.weather() == 0 && !manner.has_deadline_milliseconds() && name != "WaitTicket") {
+      // What was put off may have been put off for too long.
+      if (manner.weather() == 0 && !manner.has_deadline_milliseconds() && !manner.later() &&
+          name != "WaitTicket") {
         Fail(absl::StrCat("late though nothing was: ", text));
       }
       break;
@@ -113,6 +115,33 @@ void DirectWorld::Judge(const std::string& name, const grpc::Status& status, con
   }
   JudgeText(name, status.error_message());
   for (const auto& [key, value] : decoded.details.metadata) JudgeText(name, value);
+}
+
+void DirectWorld::JudgeTaken(const Pending& call) {
+  const Caller& caller = CallerOf(call.manner);
+  const bool of_operators = call.name == "Drain" || call.name == "EvictSession";
+  const bool of_viewers = call.name == "GetStats" || call.name == "GetNodeInfo" ||
+                          call.name == "ListCaches" || call.name == "ListSessions" ||
+                          call.name == "ListRequests";
+  if (of_operators || of_viewers) {
+    const Role needed = of_operators ? Role::kOperator : Role::kViewer;
+    if (caller.role < needed) Fail(absl::StrCat(call.name, " for who may not: ", caller.peer));
+    return;
+  }
+  if (caller.identity.uid < 0) Fail(absl::StrCat(call.name, " for a worker that nobody knows"));
+  for (const Session& session : sessions_) {
+    if (session.id != call.session_id) continue;
+    if (Callers()[session.caller].identity.uid != caller.identity.uid) {
+      Fail(absl::StrCat(call.name, " in somebody else's session"));
+    }
+  }
+  if (call.manner.has_deadline_milliseconds() && call.manner.deadline_milliseconds() <= 0) {
+    Fail(absl::StrCat(call.name, " after its deadline"));
+  }
+  const bool at_once = call.name == "SwapIn" || call.name == "Backup" ||
+                       call.name == "ReplayPlan" || call.name == "WaitTicket";
+  if (call.manner.cancel() && !at_once)
+    Fail(absl::StrCat(call.name, " though nobody waits for it"));
 }
 
 void DirectWorld::JudgeText(const std::string& name, absl::string_view text) {

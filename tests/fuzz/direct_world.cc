@@ -24,7 +24,8 @@ constexpr int32_t kSessions = 6;
 constexpr int32_t kCaches = 4;
 constexpr int32_t kOperationsInFlight = 12;
 constexpr int32_t kControlQueue = 4;
-constexpr UnreadAnswers::Limits kUnread = {.bytes_max = 1 << 20, .bytes_of_all_max = 3 << 20};
+constexpr UnreadAnswers::Limits kUnread = {
+    .bytes_max = 1 << 18, .bytes_of_all_max = 1 << 19, .deaf_bytes_min = 1 << 15};
 // Only what hangs waits so long.
 constexpr absl::Duration kPatience = absl::Seconds(20);
 
@@ -57,11 +58,11 @@ const std::vector<Caller>& Callers() {
   static const std::vector<Caller> callers = {
       {"fd:900001", {.pid = 11, .uid = 1000, .gids = {1000, 50}}},
       {"fd:900002", {.pid = 12, .uid = 1001, .gids = {1001}}},
-      {"fd:900003", {.pid = 13, .uid = 1002, .gids = {1002, 50}}},
-      {"fd:900004", {.pid = 14, .uid = 0, .gids = {0}}},
+      {"fd:900003", {.pid = 13, .uid = 1002, .gids = {1002, 50}}, "", Role::kViewer},
+      {"fd:900004", {.pid = 14, .uid = 0, .gids = {0}}, "", Role::kOperator},
       {"fd:900005", {}},
-      {"ipv4:127.0.0.1:4711", {}, "viewer.example"},
-      {"ipv4:127.0.0.1:4712", {}, "operator.example"},
+      {"ipv4:127.0.0.1:4711", {}, "viewer.example", Role::kViewer},
+      {"ipv4:127.0.0.1:4712", {}, "operator.example", Role::kOperator},
       {"ipv4:127.0.0.1:4713", {}},
   };
   return callers;
@@ -161,6 +162,8 @@ void DirectWorld::PlayCall(const Call& call) {
     case Call::kAdvance:
       machine_.Advance(absl::Milliseconds(call.advance().milliseconds() & ((1 << 20) - 1)));
       node_->EndExpiredCaches();
+      unread_answers_->FindDeaf();
+      history_.Record(*admin_->ReadStats(""));
       return;
     case Call::kStepDevice:
       for (int i = call.step_device().count() & 7; i >= 0; --i) {

@@ -68,6 +68,7 @@ class DirectWorld {
   // A unary call that is not answered yet.
   struct Pending {
     std::string name;
+    std::string session_id;  // that it names, if its request does
     Manner manner;
     std::unique_ptr<Exchange> call;
     bool (*parses)(const std::string& answer) = nullptr;
@@ -117,6 +118,8 @@ class DirectWorld {
   void Check(const Call& call, const Holdings& before);
   void CheckCounts();
   void Judge(const std::string& name, const grpc::Status& status, const Manner& manner);
+  // Of a call that was carried out.
+  void JudgeTaken(const Pending& call);
   void JudgeText(const std::string& name, absl::string_view text);
 
   absl::Status failure_;
@@ -153,6 +156,7 @@ struct Caller {
   std::string peer;
   Peer identity;
   std::string certificate;  // over TCP
+  Role role = Role::kNone;
 };
 const std::vector<Caller>& Callers();
 inline const Caller& CallerOf(const Manner& manner) {

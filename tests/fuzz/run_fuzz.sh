@@ -36,16 +36,17 @@ run_libfuzzer() { # target number seconds
     -max_total_time="$3" -timeout=60 -max_len=4096 -rss_limit_mb=6000 -print_final_stats=1 \
     -artifact_prefix="$out/findings/$1-$2-" >>"$out/logs/$1-$2.log" 2>&1
 }
-# One that ends early has found something; what is left of the time others of its kind may use.
+# One that ends early has found something: on with the next seed.
 run_one() { # target number
-  local end=$((SECONDS + seconds)) left kind=run_libfuzzer again
+  local end=$((SECONDS + seconds)) left kind=run_libfuzzer again work
   (($2 % 2 == 0)) && kind=run_seeded
-  # Made for one kind of bytes: libFuzzer alone finds its way.
-  for again in 1 2 3 4; do
+  for again in {0..39}; do
     left=$((end - SECONDS))
     ((left > 5)) || return 0
-    "$kind" "$1" "$(($2 + 1000 * (again - 1)))" "$left"
-    [[ $? -eq 0 ]] || echo "$1 $2 again=$again" >>"$out/findings.list"
+    work=$(($2 + 1000 * again))
+    mkdir -p "$out/work/$1-$work"
+    "${plain[@]}" "$here/$1" --write="$out/work/$1-$work" "$here/corpus/$1"/* >/dev/null
+    "$kind" "$1" "$work" "$left" || echo "$1 seed $((seed + work))" >>"$out/findings.list"
   done
 }
 
@@ -61,11 +62,6 @@ declare -A numbers=()
 for target in "${targets[@]}"; do
   number=${numbers[$target]:-0}
   numbers[$target]=$((number + 1))
-  for again in 0 1 2 3; do
-    mkdir -p "$out/work/$target-$((number + 1000 * again))"
-    "${plain[@]}" "$here/$target" --write="$out/work/$target-$((number + 1000 * again))" \
-      "$here/corpus/$target"/* >/dev/null
-  done
   run_one "$target" "$number" &
 done
 wait
