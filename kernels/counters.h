@@ -51,13 +51,21 @@ struct alignas(64) StatsBlock {
 };
 static_assert(sizeof(StatsBlock) == 192, "the worker and the daemon must agree");
 
+// What a worker has written may be any number: a sum of such wraps, as additions to memory do.
+KVTIER_HD constexpr int64_t WrappingSum(int64_t a, int64_t b) {
+  return static_cast<int64_t>(static_cast<uint64_t>(a) + static_cast<uint64_t>(b));
+}
+KVTIER_HD constexpr int64_t WrappingDifference(int64_t a, int64_t b) {
+  return static_cast<int64_t>(static_cast<uint64_t>(a) - static_cast<uint64_t>(b));
+}
+
 // One call's counts before they are added to a StatsBlock.
 struct Counts {
   int64_t values[kCounterCount] = {};
   int64_t& operator[](Counter c) { return values[static_cast<int32_t>(c)]; }
   int64_t operator[](Counter c) const { return values[static_cast<int32_t>(c)]; }
   Counts& operator+=(const Counts& other) {
-    for (int32_t c = 0; c < kCounterCount; ++c) values[c] += other.values[c];
+    for (int32_t c = 0; c < kCounterCount; ++c) values[c] = WrappingSum(values[c], other.values[c]);
     return *this;
   }
 };

@@ -31,6 +31,18 @@ TEST(StatsBlockTest, AddsUp) {
   EXPECT_EQ(Imbalance(block), 0u);
 }
 
+// A worker can write any number where its counts are; the daemon adds them up all the same.
+TEST(StatsBlockTest, SumsOfWhatAWorkerHasWrittenWrap) {
+  Counts sum, written;
+  written[Counter::kHits] = INT64_MAX;
+  written[Counter::kMisses] = INT64_MIN;
+  sum += written;
+  sum += written;
+  EXPECT_EQ(sum[Counter::kHits], -2);
+  EXPECT_EQ(sum[Counter::kMisses], 0);
+  EXPECT_EQ(WrappingDifference(INT64_MIN, 1), INT64_MAX);
+}
+
 // Whoever reads while others write gets all of a call or nothing of it.
 TEST(StatsBlockTest, ReadersSeeOneMoment) {
   constexpr int kWriters = 2, kCalls = 20000;

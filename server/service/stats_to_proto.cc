@@ -20,9 +20,7 @@ constexpr int32_t kPageSizeMax = 1000;
 
 Counts SumOf(const std::vector<Counts>& groups) {
   Counts sum;
-  for (const Counts& group : groups) {
-    for (int32_t i = 0; i < kCounterCount; ++i) sum.values[i] += group.values[i];
-  }
+  for (const Counts& group : groups) sum += group;
   return sum;
 }
 

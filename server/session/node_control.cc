@@ -37,7 +37,9 @@ struct InvalidationCounts {
   int64_t Dropped() const {
     int64_t dropped = dropped_here;
     for (const auto& counts : before_and_after) {
-      for (int g = 0; g < group_count; ++g) dropped += counts[2 * g + 1] - counts[2 * g];
+      for (int g = 0; g < group_count; ++g) {
+        dropped = WrappingSum(dropped, WrappingDifference(counts[2 * g + 1], counts[2 * g]));
+      }
     }
     return dropped;
   }

@@ -269,7 +269,7 @@ void Node::Impl::EndCacheIfDone(const std::shared_ptr<CacheSlot>& slot) {
   const std::vector<Counts> groups = slot->cache->GroupCounts();
   MutexLock lock(&mutex_);
   for (const Counts& counts : groups) {
-    for (int32_t i = 0; i < kCounterCount; ++i) ended_total_.values[i] += counts.values[i];
+    ended_total_ += counts;
   }
   ending_.erase(std::find(ending_.begin(), ending_.end(), slot));
   changed_.NotifyAll();

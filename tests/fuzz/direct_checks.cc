@@ -8,6 +8,13 @@
 #include "tests/fuzz/direct_world.h"
 
 namespace kvtier::fuzz {
+namespace {
+
+// What a caller may not learn of the daemon's machine.
+constexpr absl::string_view kSecrets[] = {"/tmp/", "/proc/", "/home/",  "/dev/", "/sys/",
+                                          "/root", "memfd",  "server/", ".cc:"};
+
+}  // namespace
 
 DirectWorld::Holdings DirectWorld::Look() const {
   Holdings holdings;
@@ -145,10 +152,11 @@ void DirectWorld::JudgeTaken(const Pending& call) {
 }
 
 void DirectWorld::JudgeText(const std::string& name, absl::string_view text) {
-  // What a caller may not learn of the daemon's machine.
-  for (const absl::string_view secret :
-       {"/tmp/", "/proc/", "/home/", "/dev/", "/sys/", "/root", "memfd", "server/", ".cc:"}) {
-    if (absl::StrContains(text, secret)) Fail(absl::StrCat(name, ": a leak: ", text));
+  for (const absl::string_view secret : kSecrets) {
+    // Who says it is told it.
+    if (absl::StrContains(text, secret) && !absl::StrContains(said_, secret)) {
+      Fail(absl::StrCat(name, ": a leak: ", text));
+    }
   }
 }
 

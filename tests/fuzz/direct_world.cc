@@ -139,6 +139,7 @@ void DirectWorld::Fail(absl::string_view what) {
 
 absl::Status DirectWorld::Play(const Program& program, Played* played) {
   played_ = played;
+  said_ = program.SerializeAsString();
   for (const Call& call : program.calls()) {
     ++played->operations;
     const Holdings before = Look();

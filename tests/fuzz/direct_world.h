@@ -124,6 +124,7 @@ class DirectWorld {
 
   absl::Status failure_;
   Played* played_ = nullptr;
+  std::string said_;          // by the callers, in all of their calls
   bool alone_ = true;         // no other call was under way when it began
   bool errors_seen_ = false;  // by the call that is played: it was refused
   bool lease_lost_ = false;   // somebody's session ended while it waited
