@@ -115,7 +115,7 @@ TEST_F(NodeIdleTest, WorkInFrontIsNotPassed) {
   Worker one = OpenAndAttach(layout), two = OpenAndAttach(layout);
   Admit(one, "A");
   Admit(two, "B");
-  Assign(one, "A", 1);
+  Assign(one, "A", 2);
   const auto delay = plan().DelayNth(Op::kBackup, 1);
   ASSERT_TRUE(EnqueueBackup(two, "B", 5).ok());
   delay->WaitUntilReached();
@@ -129,9 +129,12 @@ TEST_F(NodeIdleTest, WorkInFrontIsNotPassed) {
   EXPECT_TRUE(gives_up(node().InvalidateBlocks(one.session, "kv", {0}, NoPatience()).status()));
   EXPECT_TRUE(gives_up(node().AdmitRequest(one.session, "kv", "C", 0, NoPatience()).status()));
   EXPECT_TRUE(gives_up(node().ReleaseRequest(one.session, "kv", "A", NoPatience()).status()));
-  EXPECT_EQ(Stats().blocks_used, 1);
+  EXPECT_EQ(Stats().blocks_used, 2);
   EXPECT_EQ(Stats().blocks_quarantined, 0);
   EXPECT_EQ(Stats().sessions[0].requests, 1);
+  // What is freed is free when that work is done.
+  EXPECT_EQ(node().FreeBlocks(one.session, "kv", "A", {1}, Soon()).value_or(-1), 1);
+  EXPECT_EQ(Stats().blocks_quarantined, 1);
   // Who may wait does, although its own device stream has nothing to do.
   std::atomic<bool> ended = false;
   std::thread call([&] {
@@ -169,6 +172,7 @@ TEST_F(NodeIdleGpuTest, OnlyWhatIsKnownToBeDoneNeedsNoDevice) {
   ASSERT_TRUE(EnqueueBackup(two, "B", 5).ok());
   delay->WaitUntilReached();
   ASSERT_TRUE(node().FreeBlocks(one.session, "kv", "A", {0}, Soon()).ok());
+  EXPECT_TRUE(SwapInSlots(one, "A", {1}, -1).status.ok()) << "its own device stream passes";
   EXPECT_EQ(Stats().blocks_quarantined, 1);
   delay->Release();
   WaitForQuarantine();
