@@ -72,8 +72,8 @@ TEST(ManifestTest, ATextOfNegativeLengthIsDamage) {
   std::string bytes = EncodeManifest(manifest);
   ASSERT_TRUE(DecodeCacheManifest(bytes).ok());
   const int64_t length = -1;
-  std::memcpy(&bytes[kBody], &length, kWord);
-  WriteChecksum(&bytes);
+  std::memcpy(&bytes[kManifestHeaderBytes], &length, kWord);
+  ForgeChecksum(&bytes);
   EXPECT_EQ(DecodeCacheManifest(bytes).status().code(), absl::StatusCode::kDataLoss);
 }
 
