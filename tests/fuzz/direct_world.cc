@@ -129,8 +129,11 @@ void DirectWorld::StartNode() {
                     .metrics_address = [] { return std::string(); },
                     .not_ready_reason = [] { return std::string(); },
                     .drain = [this](absl::string_view message) { node_->Drain(message); }};
-  kv_tier_ = std::make_unique<KvTierService>(&context_, &machine_, access_.get(), executor_.get());
-  admin_ = std::make_unique<AdminService>(&admin_context_);
+  // Handlers are called without gRPC: nothing comes through it.
+  const CallDoor door = {.peers = &peers_, .log = &call_log_};
+  kv_tier_ =
+      std::make_unique<KvTierService>(door, &context_, &machine_, access_.get(), executor_.get());
+  admin_ = std::make_unique<AdminService>(door, &admin_context_);
 }
 
 void DirectWorld::Fail(absl::string_view what) {
