@@ -13,7 +13,7 @@ from daemon import ADMIN, PATIENCE_SECONDS, TIER, Daemon, Session, layout, wait_
 from reflection import CallError
 
 CONTROL_THREADS = 6  # that one cache may have, of 8
-CONTROL_QUEUE_MAX = 256
+CONTROL_QUEUE_MAX = 192  # likewise, of 256
 
 
 def code_of(call):
