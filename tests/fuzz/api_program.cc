@@ -120,34 +120,7 @@ void Change(Program* program, Random& random) {
   }
 }
 
-}  // namespace
-
-bool ParseProgram(absl::string_view input, Program* program) {
-  if (!program->ParseFromArray(input.data(), static_cast<int>(input.size()))) return false;
-  while (program->calls_size() > kProgramCallsMax) program->mutable_calls()->RemoveLast();
-  return true;
-}
-
-void NameSessions(const std::vector<std::string>& ids, google::protobuf::Message* message) {
-  if (ids.empty()) return;
-  const auto* const reflection = message->GetReflection();
-  std::vector<const google::protobuf::FieldDescriptor*> fields;
-  reflection->ListFields(*message, &fields);
-  for (const auto* const field : fields) {
-    if (field->is_repeated()) continue;
-    if (field->cpp_type() == google::protobuf::FieldDescriptor::CPPTYPE_MESSAGE) {
-      NameSessions(ids, reflection->MutableMessage(message, field));
-    } else if (field->name() == "session_id") {
-      const std::string text = reflection->GetString(*message, field);
-      absl::string_view number = text;
-      uint32_t session = 0;
-      if (!absl::ConsumePrefix(&number, "session:") || !absl::SimpleAtoi(number, &session))
-        continue;
-      reflection->SetString(message, field, ids[session % ids.size()]);
-    }
-  }
-}
-
+// As in Target.
 std::string MutateProgram(absl::string_view input, Random& random) {
   Program program;
   if (!program.ParsePartialFromArray(input.data(), static_cast<int>(input.size()))) program.Clear();
@@ -183,6 +156,42 @@ std::string DescribeProgram(absl::string_view input) {
   Program program;
   program.ParseFromArray(input.data(), static_cast<int>(input.size()));
   return program.DebugString();
+}
+
+}  // namespace
+
+bool ParseProgram(absl::string_view input, Program* program) {
+  if (!program->ParseFromArray(input.data(), static_cast<int>(input.size()))) return false;
+  while (program->calls_size() > kProgramCallsMax) program->mutable_calls()->RemoveLast();
+  return true;
+}
+
+void NameSessions(const std::vector<std::string>& ids, google::protobuf::Message* message) {
+  if (ids.empty()) return;
+  const auto* const reflection = message->GetReflection();
+  std::vector<const google::protobuf::FieldDescriptor*> fields;
+  reflection->ListFields(*message, &fields);
+  for (const auto* const field : fields) {
+    if (field->is_repeated()) continue;
+    if (field->cpp_type() == google::protobuf::FieldDescriptor::CPPTYPE_MESSAGE) {
+      NameSessions(ids, reflection->MutableMessage(message, field));
+    } else if (field->name() == "session_id") {
+      const std::string text = reflection->GetString(*message, field);
+      absl::string_view number = text;
+      uint32_t session = 0;
+      if (!absl::ConsumePrefix(&number, "session:") || !absl::SimpleAtoi(number, &session))
+        continue;
+      reflection->SetString(message, field, ids[session % ids.size()]);
+    }
+  }
+}
+
+Target ProgramTarget(absl::Status (*play)(absl::string_view input, Played* played)) {
+  return {.play = play,
+          .mutate = MutateProgram,
+          .split = SplitProgram,
+          .read = ReadProgram,
+          .describe = DescribeProgram};
 }
 
 }  // namespace kvtier::fuzz

@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "absl/status/statusor.h"
+#include "absl/status/status.h"
 #include "absl/strings/string_view.h"
 #include "google/protobuf/message.h"
 #include "tests/fuzz/program.pb.h"
@@ -22,10 +22,7 @@ bool ParseProgram(absl::string_view input, Program* program);
 // Puts the ids of sessions, which are known only when it is played, for "session:N".
 void NameSessions(const std::vector<std::string>& ids, google::protobuf::Message* message);
 
-// As in Target.
-std::string MutateProgram(absl::string_view input, Random& random);
-std::vector<std::string> SplitProgram(absl::string_view input);
-absl::StatusOr<std::string> ReadProgram(absl::string_view file);
-std::string DescribeProgram(absl::string_view input);
+// A target whose inputs are programs; `play` as in Target.
+Target ProgramTarget(absl::Status (*play)(absl::string_view input, Played* played));
 
 }  // namespace kvtier::fuzz

@@ -15,12 +15,6 @@ absl::Status Play(absl::string_view input, Played* played) {
 
 }  // namespace
 
-Target GetTarget() {
-  return {.play = Play,
-          .mutate = MutateProgram,
-          .split = SplitProgram,
-          .read = ReadProgram,
-          .describe = DescribeProgram};
-}
+Target GetTarget() { return ProgramTarget(Play); }
 
 }  // namespace kvtier::fuzz
