@@ -3,7 +3,6 @@
 #include <unistd.h>
 
 #include <cstdint>
-#include <functional>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -36,24 +35,18 @@ absl::StatusOr<absl::Duration> IntervalOf(const v1::WatchStatsRequest& request) 
 AdminService::AdminService(const CallDoor& door, const AdminContext* context) : context_(context) {
   const google::protobuf::ServiceDescriptor& service =
       *v1::GetStatsRequest::descriptor()->file()->FindServiceByName("KvTierAdmin");
-  const auto receive = [&](const char* name, grpc::internal::MethodHandler* handler) {
-    MarkMethodStreamed(service.FindMethodByName(name)->index(), handler);
+  const auto receive = [&](const char* name, auto method) {
+    MarkMethodStreamed(service.FindMethodByName(name)->index(),
+                       NewReceivingHandler(door, name, this, method));
   };
-  const auto receive_unary = [&]<typename Request, typename Response>(
-                                 const char* name,
-                                 grpc::ServerUnaryReactor* (AdminService::*method)(
-                                     grpc::CallbackServerContext*, const Request*, Response*)) {
-    receive(name, new UnaryHandler<Request, Response>(door, name, std::bind_front(method, this)));
-  };
-  receive_unary("GetStats", &AdminService::GetStats);
-  receive("WatchStats", new WatchHandler<v1::WatchStatsRequest, v1::GetStatsResponse>(
-                            door, "WatchStats", std::bind_front(&AdminService::WatchStats, this)));
-  receive_unary("ListCaches", &AdminService::ListCaches);
-  receive_unary("ListSessions", &AdminService::ListSessions);
-  receive_unary("ListRequests", &AdminService::ListRequests);
-  receive_unary("GetNodeInfo", &AdminService::GetNodeInfo);
-  receive_unary("Drain", &AdminService::Drain);
-  receive_unary("EvictSession", &AdminService::EvictSession);
+  receive("GetStats", &AdminService::GetStats);
+  receive("WatchStats", &AdminService::WatchStats);
+  receive("ListCaches", &AdminService::ListCaches);
+  receive("ListSessions", &AdminService::ListSessions);
+  receive("ListRequests", &AdminService::ListRequests);
+  receive("GetNodeInfo", &AdminService::GetNodeInfo);
+  receive("Drain", &AdminService::Drain);
+  receive("EvictSession", &AdminService::EvictSession);
 }
 
 absl::StatusOr<v1::GetStatsResponse> AdminService::ReadStats(const std::string& cache) const {

@@ -1,6 +1,5 @@
 #include "server/service/health_service.h"
 
-#include <functional>
 #include <utility>
 
 #include "google/protobuf/descriptor.h"
@@ -85,12 +84,12 @@ class HealthService::WatchCall final : public grpc::ServerWriteReactor<Response>
 HealthService::HealthService(const CallDoor& door) {
   const google::protobuf::ServiceDescriptor& service =
       *Request::descriptor()->file()->FindServiceByName("Health");
-  MarkMethodStreamed(service.FindMethodByName("Check")->index(),
-                     new UnaryHandler<Request, Response>(
-                         door, "Check", std::bind_front(&HealthService::Check, this)));
-  MarkMethodStreamed(service.FindMethodByName("Watch")->index(),
-                     new WatchHandler<Request, Response>(
-                         door, "Watch", std::bind_front(&HealthService::Watch, this)));
+  const auto receive = [&](const char* name, auto method) {
+    MarkMethodStreamed(service.FindMethodByName(name)->index(),
+                       NewReceivingHandler(door, name, this, method));
+  };
+  receive("Check", &HealthService::Check);
+  receive("Watch", &HealthService::Watch);
 }
 
 void HealthService::Set(const std::string& service, bool serving) {

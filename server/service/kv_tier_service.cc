@@ -2,12 +2,10 @@
 
 #include <algorithm>
 #include <cstdint>
-#include <functional>
 #include <memory>
 #include <utility>
 #include <vector>
 
-#include "absl/strings/str_cat.h"
 #include "google/protobuf/descriptor.h"
 #include "proto/support/wire_limits.h"
 #include "server/core/status_macros.h"
@@ -38,12 +36,6 @@ int64_t AnswerBytesMax(const v1::AssignBlocksRequest& request) {
   return blocks > kBlocksWithoutPlaceMax ? blocks * kBlockBytes : 0;
 }
 
-// By whom calls that may wait are counted: a process; where the kernel does not name it, as one of
-// another PID namespace, its user.
-std::string AccountOf(const Peer& peer) {
-  return peer.pid > 0 ? absl::StrCat("pid ", peer.pid) : absl::StrCat("uid ", peer.uid);
-}
-
 }  // namespace
 
 KvTierService::KvTierService(const CallDoor& door, const SessionCallContext* context,
@@ -57,32 +49,24 @@ KvTierService::KvTierService(const CallDoor& door, const SessionCallContext* con
       data_plane_(context->node, clock) {
   const google::protobuf::ServiceDescriptor& service =
       *v1::OpenSessionRequest::descriptor()->file()->FindServiceByName("KvTier");
-  const auto receive = [&](const char* name, grpc::internal::MethodHandler* handler) {
-    MarkMethodStreamed(service.FindMethodByName(name)->index(), handler);
+  const auto receive = [&](const char* name, auto method) {
+    MarkMethodStreamed(service.FindMethodByName(name)->index(),
+                       NewReceivingHandler(door, name, this, method));
   };
-  const auto receive_unary = [&]<typename Request, typename Response>(
-                                 const char* name,
-                                 grpc::ServerUnaryReactor* (KvTierService::*method)(
-                                     grpc::CallbackServerContext*, const Request*, Response*)) {
-    receive(name, new UnaryHandler<Request, Response>(door, name, std::bind_front(method, this)));
-  };
-  receive("OpenSession",
-          new WatchHandler<v1::OpenSessionRequest, v1::SessionEvent>(
-              door, "OpenSession", std::bind_front(&KvTierService::OpenSession, this)));
-  receive_unary("AttachCache", &KvTierService::AttachCache);
-  receive_unary("DetachCache", &KvTierService::DetachCache);
-  receive_unary("AdmitRequest", &KvTierService::AdmitRequest);
-  receive_unary("ReleaseRequest", &KvTierService::ReleaseRequest);
-  receive_unary("AssignBlocks", &KvTierService::AssignBlocks);
-  receive_unary("ListKeptBlocks", &KvTierService::ListKeptBlocks);
-  receive_unary("FreeBlocks", &KvTierService::FreeBlocks);
-  receive_unary("InvalidateBlocks", &KvTierService::InvalidateBlocks);
-  receive_unary("SwapIn", &KvTierService::SwapIn);
-  receive_unary("ReplayPlan", &KvTierService::ReplayPlan);
-  receive_unary("Backup", &KvTierService::Backup);
-  receive_unary("WaitTicket", &KvTierService::WaitTicket);
-  receive("RunSteps", new StreamHandler<v1::RunStepsRequest, v1::RunStepsResponse>(
-                          door, "RunSteps", std::bind_front(&KvTierService::RunSteps, this)));
+  receive("OpenSession", &KvTierService::OpenSession);
+  receive("AttachCache", &KvTierService::AttachCache);
+  receive("DetachCache", &KvTierService::DetachCache);
+  receive("AdmitRequest", &KvTierService::AdmitRequest);
+  receive("ReleaseRequest", &KvTierService::ReleaseRequest);
+  receive("AssignBlocks", &KvTierService::AssignBlocks);
+  receive("ListKeptBlocks", &KvTierService::ListKeptBlocks);
+  receive("FreeBlocks", &KvTierService::FreeBlocks);
+  receive("InvalidateBlocks", &KvTierService::InvalidateBlocks);
+  receive("SwapIn", &KvTierService::SwapIn);
+  receive("ReplayPlan", &KvTierService::ReplayPlan);
+  receive("Backup", &KvTierService::Backup);
+  receive("WaitTicket", &KvTierService::WaitTicket);
+  receive("RunSteps", &KvTierService::RunSteps);
 }
 
 absl::StatusOr<Peer> KvTierService::CheckStart(const grpc::CallbackServerContext& context,
@@ -95,6 +79,14 @@ absl::StatusOr<Peer> KvTierService::CheckStart(const grpc::CallbackServerContext
   return peer;
 }
 
+absl::Status KvTierService::TakePlace(const grpc::CallbackServerContext& context,
+                                      const std::string& session_id, int64_t bytes,
+                                      std::shared_ptr<UnreadAnswers::Place>* place) const {
+  KVTIER_ASSIGN_OR_RETURN(
+      *place, context_->unread_answers->Take(access_->ConnectionOf(context), session_id, bytes));
+  return absl::OkStatus();
+}
+
 grpc::ServerUnaryReactor* KvTierService::RunControl(grpc::CallbackServerContext* context,
                                                     const ControlCall& control, ControlVerb verb) {
   auto* call = new UnaryCall(context_->open_calls, {context_->call_log, context, control.name},
@@ -104,10 +96,7 @@ grpc::ServerUnaryReactor* KvTierService::RunControl(grpc::CallbackServerContext*
   absl::Status status = peer.status();
   std::shared_ptr<UnreadAnswers::Place> place;
   if (status.ok() && control.answer_bytes_max > 0) {
-    auto taken = context_->unread_answers->Take(access_->ConnectionOf(*context), control.session_id,
-                                                control.answer_bytes_max);
-    status = taken.status();
-    if (taken.ok()) place = *std::move(taken);
+    status = TakePlace(*context, control.session_id, control.answer_bytes_max, &place);
     call->Hold(place);
   }
   auto finish = [answer = call->answer(),
@@ -134,7 +123,7 @@ grpc::ServerUnaryReactor* KvTierService::RunControl(grpc::CallbackServerContext*
     if (status.ok()) status = verb(deadline);
     finish(status);
   };
-  if (status.ok()) status = executor_->Submit({control.cache, AccountOf(*peer)}, std::move(run));
+  if (status.ok()) status = executor_->Submit({control.cache, CountedAs(*peer)}, std::move(run));
   if (!status.ok()) call->answer()->Finish(ToWire(status));
   return call;
 }
@@ -165,10 +154,7 @@ grpc::ServerUnaryReactor* KvTierService::RunSwapIn(grpc::CallbackServerContext* 
       CheckStart(*context, request.session_id(), DeadlineOf(*context, *clock_)).status();
   std::shared_ptr<UnreadAnswers::Place> place;
   if (status.ok()) {
-    auto taken = context_->unread_answers->Take(
-        access_->ConnectionOf(*context), request.session_id(), DataPlane::AnswerBytesMax(request));
-    status = taken.status();
-    if (taken.ok()) place = *std::move(taken);
+    status = TakePlace(*context, request.session_id(), DataPlane::AnswerBytesMax(request), &place);
   }
   if (!status.ok()) {
     done(status);

@@ -6,6 +6,7 @@
 #include <atomic>
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <string>
 
 #include "absl/status/status.h"
@@ -18,6 +19,7 @@
 #include "server/service/data_plane.h"
 #include "server/service/receiving_handler.h"
 #include "server/service/session_call.h"
+#include "server/service/unread_answers.h"
 #include "server/session/node.h"
 
 namespace kvtier {
@@ -78,6 +80,10 @@ class KvTierService final : public v1::KvTier::CallbackService {
   // May a call that has its entry in open_calls begin? Whose it is.
   absl::StatusOr<Peer> CheckStart(const grpc::CallbackServerContext& context,
                                   const std::string& session_id, absl::Time deadline) const;
+  // A place for an answer of `bytes` at most. Errors: RESOURCE_EXHAUSTED / LIMIT_REACHED, and then
+  // *place stays as it is.
+  absl::Status TakePlace(const grpc::CallbackServerContext& context, const std::string& session_id,
+                         int64_t bytes, std::shared_ptr<UnreadAnswers::Place>* place) const;
   // Where a verb runs that may wait.
   enum class Where {
     kExecutor,

@@ -82,6 +82,10 @@ Peer ProcessOf(int fd) {
   return credentials.has_value() ? ProcessOf(*credentials) : Peer();
 }
 
+std::string CountedAs(const Peer& peer) {
+  return peer.pid >= 0 ? absl::StrCat("pid ", peer.pid) : absl::StrCat("uid ", peer.uid);
+}
+
 std::string CountedAs(int family, const void* address) {
   char text[INET6_ADDRSTRLEN] = {};
   in6_addr six = {};

@@ -40,6 +40,9 @@ struct PeerLimits {
 Peer PeerOf(int fd);
 // The same without its groups.
 Peer ProcessOf(int fd);
+// As whom its calls are counted: a process, or, where the kernel does not name that, all of its
+// user's that it does not name.
+std::string CountedAs(const Peer& peer);
 // Whose a TCP connection is, as places are counted: the peer's address, of IPv6 the first 64 bits,
 // as one machine may have all behind them, and of loopback one for all. "" of another socket.
 std::string AddressOf(int fd);

@@ -24,9 +24,7 @@ IncomingCalls::Caller CallerOf(const Parameter& parameter, const PeerTable& peer
   IncomingCalls::Caller caller;
   caller.connection = ContextOf(parameter)->peer();
   if (absl::StartsWith(caller.connection, kLocalPeerPrefix)) {
-    const Peer peer = peers.Find(caller.connection);
-    caller.peer =
-        peer.pid >= 0 ? absl::StrCat("process ", peer.pid) : absl::StrCat("user ", peer.uid);
+    caller.peer = CountedAs(peers.Find(caller.connection));
   } else {
     // "ipv4:192.0.2.1:4711".
     caller.peer = caller.connection.substr(0, caller.connection.rfind(':'));

@@ -1,7 +1,6 @@
 // Handlers of gRPC's methods that meet a call at its headers, before its request is received.
 //
-//   MarkMethodStreamed(index, new UnaryHandler<v1::BackupRequest, v1::BackupResponse>(
-//       door, "Backup", std::bind_front(&Service::Backup, this)));
+//   MarkMethodStreamed(index, NewReceivingHandler(door, "Backup", this, &Service::Backup));
 //
 // To gRPC such a method is a stream with one message in each direction, which on the wire is the
 // same; the method itself is called as ever, with all of its request.
@@ -77,19 +76,36 @@ class ReceivingHandlerOf final : public ReceivingHandler {
   const Method method_;
 };
 
-// For Service::MarkMethodStreamed, which takes what they return.
-template <typename Request, typename Response>
-using UnaryHandler = ReceivingHandlerOf<grpc::internal::CallbackUnaryHandler<Request, Response>,
-                                        IncomingCalls::Kind::kOneRequest, grpc::ServerUnaryReactor,
-                                        const Request*, Response*>;
-template <typename Request, typename Response>
-using WatchHandler =
-    ReceivingHandlerOf<grpc::internal::CallbackServerStreamingHandler<Request, Response>,
-                       IncomingCalls::Kind::kOneRequest, grpc::ServerWriteReactor<Response>,
-                       const Request*>;
-template <typename Request, typename Response>
-using StreamHandler =
-    ReceivingHandlerOf<grpc::internal::CallbackBidiHandler<Request, Response>,
-                       IncomingCalls::Kind::kStream, grpc::ServerBidiReactor<Request, Response>>;
+// For Service::MarkMethodStreamed, which takes it: the handler of `method` of `service`, by what
+// the method is to its caller. `name` as CallRecord has it.
+template <typename Service, typename Request, typename Response>
+grpc::internal::MethodHandler* NewReceivingHandler(
+    const CallDoor& door, const char* name, Service* service,
+    grpc::ServerUnaryReactor* (Service::*method)(grpc::CallbackServerContext*, const Request*,
+                                                 Response*)) {
+  return new ReceivingHandlerOf<grpc::internal::CallbackUnaryHandler<Request, Response>,
+                                IncomingCalls::Kind::kOneRequest, grpc::ServerUnaryReactor,
+                                const Request*, Response*>(door, name,
+                                                           std::bind_front(method, service));
+}
+template <typename Service, typename Request, typename Response>
+grpc::internal::MethodHandler* NewReceivingHandler(
+    const CallDoor& door, const char* name, Service* service,
+    grpc::ServerWriteReactor<Response>* (Service::*method)(grpc::CallbackServerContext*,
+                                                           const Request*)) {
+  return new ReceivingHandlerOf<grpc::internal::CallbackServerStreamingHandler<Request, Response>,
+                                IncomingCalls::Kind::kOneRequest,
+                                grpc::ServerWriteReactor<Response>, const Request*>(
+      door, name, std::bind_front(method, service));
+}
+template <typename Service, typename Request, typename Response>
+grpc::internal::MethodHandler* NewReceivingHandler(
+    const CallDoor& door, const char* name, Service* service,
+    grpc::ServerBidiReactor<Request, Response>* (Service::*method)(grpc::CallbackServerContext*)) {
+  return new ReceivingHandlerOf<grpc::internal::CallbackBidiHandler<Request, Response>,
+                                IncomingCalls::Kind::kStream,
+                                grpc::ServerBidiReactor<Request, Response>>(
+      door, name, std::bind_front(method, service));
+}
 
 }  // namespace kvtier
