@@ -31,13 +31,14 @@ class NodeFaultTest : public NodeLife {
 
   void OnBegin() override { plan_now_(); }
 
-  // Lives with the first call failing, then with the second, until none is left.
-  void FailEachCall(int calls_min) {
+  // Lives with the first call failing, then with the second, until none is left; `fail` plans for
+  // the nth.
+  void FailEach(const std::function<void(int nth)>& fail, int calls_min) {
     int nth = 1;
     for (;; ++nth) {
       SCOPED_TRACE("call " + std::to_string(nth));
       const int64_t faults = plan().faults();
-      plan_now_ = [&] { plan().FailNthCall(nth, Fault()); };
+      plan_now_ = [&] { fail(nth); };
       Live(IsFault);
       const bool failed = plan().faults() > faults;
       plan().Clear();
@@ -45,21 +46,30 @@ class NodeFaultTest : public NodeLife {
       ASSERT_LT(nth, 1000);
     }
     EXPECT_GT(nth, calls_min) << "the life has fewer calls than it should";
-    // How often a verb meets one is no number to compare: the reaper's threads call the backend as
-    // well, and where the host cannot read the device's memory they look at statistics beside the
-    // verbs, a call more or less as they get their turns. Each of these verbs has calls of its own
-    // (the first assignment need not ask a device that has nothing to do).
+    RecordProperty("faults", nth - 1);
+  }
+
+  // Whoever makes it, the reaper's threads as well.
+  void FailEachCall(int calls_min) {
+    FailEach([this](int nth) { plan().FailNthCall(nth, Fault()); }, calls_min);
+  }
+
+  // The verbs' own, the same ones in every life: each of these verbs has some. (The first assignment
+  // need not ask a device that has nothing to do.)
+  void FailEachOwnCall(int calls_min) {
+    FailEach([this](int nth) { plan().FailNthCallHere(nth, Fault()); }, calls_min);
     EXPECT_THAT(met_steps(),
                 IsSupersetOf({"attach", "attach the other", "admit", "backup",
                               "backup from step buffers", "swap in", "swap in from step buffers",
                               "assign recycled blocks", "swap in anew", "invalidate"}));
-    RecordProperty("faults", nth - 1);
   }
 
   std::function<void()> plan_now_;  // what shall go wrong in a life
 };
 
 TEST_F(NodeFaultTest, EveryCallFailsOnce) { FailEachCall(100); }
+
+TEST_F(NodeFaultTest, EveryCallOfAVerbFailsOnce) { FailEachOwnCall(100); }
 
 // Work that is taken by the device and then not done.
 TEST_F(NodeFaultTest, EveryPieceOfWorkFailsOnce) {
@@ -100,6 +110,8 @@ class NodeGpuFaultTest : public NodeFaultTest {
 };
 
 TEST_F(NodeGpuFaultTest, EveryCallFailsOnce) { FailEachCall(120); }
+
+TEST_F(NodeGpuFaultTest, EveryCallOfAVerbFailsOnce) { FailEachOwnCall(120); }
 
 }  // namespace
 }  // namespace kvtier

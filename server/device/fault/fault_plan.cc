@@ -54,6 +54,11 @@ void FaultPlan::FailNthCall(int64_t nth, absl::Status status) {
   any_faults_[failable_calls_ + nth] = std::move(status);
 }
 
+void FaultPlan::FailNthCallHere(int64_t nth, absl::Status status) {
+  MutexLock lock(&mutex_);
+  own_ = {.thread = std::this_thread::get_id(), .calls_left = nth, .status = std::move(status)};
+}
+
 void FaultPlan::FailEvery(DeviceOperation operation, absl::Status status) {
   MutexLock lock(&mutex_);
   of(operation).every = std::move(status);
@@ -87,6 +92,7 @@ void FaultPlan::Clear() {
   MutexLock lock(&mutex_);
   for (Operation& operation : operations_) operation = {.calls = operation.calls};
   any_faults_.clear();
+  own_ = {};
   lost_ = absl::OkStatus();
 }
 
@@ -107,7 +113,7 @@ bool FaultPlan::quiet() const {
       return false;
     }
   }
-  return any_faults_.empty() && lost_.ok();
+  return any_faults_.empty() && own_.calls_left == 0 && lost_.ok();
 }
 
 FaultPlan::Verdict FaultPlan::OnCall(DeviceOperation operation) {
@@ -140,6 +146,9 @@ FaultPlan::Verdict FaultPlan::Judge(DeviceOperation operation, std::function<voi
   if (const auto fault = any_faults_.find(failable_calls_); fault != any_faults_.end()) {
     verdict.call.Update(fault->second);
     any_faults_.erase(fault);
+  }
+  if (own_.calls_left > 0 && own_.thread == std::this_thread::get_id() && --own_.calls_left == 0) {
+    verdict.call.Update(own_.status);
   }
   if (!lost_.ok()) verdict.call = lost_;
   if (!verdict.call.ok() || !verdict.work.ok()) ++faults_;

@@ -12,6 +12,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <thread>
 #include <utility>
 
 #include "absl/status/status.h"
@@ -75,6 +76,9 @@ class FaultPlan {
   void FailNth(DeviceOperation operation, int64_t nth, absl::Status status);
   // The same for the nth of all calls that can fail, counted together.
   void FailNthCall(int64_t nth, absl::Status status);
+  // The same for the nth of those that this thread makes: what other threads call meanwhile does
+  // not move it. One at a time.
+  void FailNthCallHere(int64_t nth, absl::Status status);
   // Every call from now on, until Clear.
   void FailEvery(DeviceOperation operation, absl::Status status);
   // Work on a device stream is enqueued with success, is not done, and the next Notify reports
@@ -111,6 +115,11 @@ class FaultPlan {
     absl::Status status;
     bool at_call = true;
   };
+  struct Own {  // of one thread
+    std::thread::id thread;
+    int64_t calls_left = 0;  // until the one that fails; 0: none does
+    absl::Status status;
+  };
   struct Operation {
     int64_t calls = 0;
     std::map<int64_t, Fault> faults;                          // by number of the call
@@ -127,6 +136,7 @@ class FaultPlan {
   std::array<Operation, kDeviceOperationCount> operations_ KVTIER_GUARDED_BY(mutex_);
   int64_t failable_calls_ KVTIER_GUARDED_BY(mutex_) = 0;
   std::map<int64_t, absl::Status> any_faults_ KVTIER_GUARDED_BY(mutex_);
+  Own own_ KVTIER_GUARDED_BY(mutex_);
   absl::Status lost_ KVTIER_GUARDED_BY(mutex_);
   int64_t faults_ KVTIER_GUARDED_BY(mutex_) = 0;
 };
