@@ -15,7 +15,8 @@ namespace kvtier::client {
 namespace {
 
 constexpr int32_t kApiVersion = 1;
-// A daemon that is not there yet is looked for this often.
+// A daemon that is not there yet is looked for this often. gRPC's "minimal back-off" is left alone:
+// it is the time that an attempt to connect gets, and a daemon on a busy node may need more.
 constexpr int kReconnectMillisecondsMin = 50;
 constexpr int kReconnectMillisecondsMax = 1000;
 
@@ -23,7 +24,6 @@ std::shared_ptr<grpc::Channel> MakeChannel(const std::string& socket_path) {
   grpc::ChannelArguments arguments;
   arguments.SetMaxReceiveMessageSize(wire::kAnswerBytesMax);
   arguments.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, kReconnectMillisecondsMin);
-  arguments.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, kReconnectMillisecondsMin);
   arguments.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, kReconnectMillisecondsMax);
   // Channels of one address otherwise share a connection, with the back-off of the last failure
   // and the fate of each other's.

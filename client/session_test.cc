@@ -121,6 +121,23 @@ TEST(Session, SocketOfADeadDaemonIsToldApart) {
   EXPECT_THAT(std::string(status.message()), HasSubstr("nobody listens"));
 }
 
+// Who has connected and hears nothing waits as long as any call: a daemon may be slow to get its
+// turn.
+TEST(Session, SocketThatSaysNothingIsWaitedFor) {
+  const TempFolder folder;
+  const std::string path = folder.path() + "/mute.sock";
+  const int fd = socket(AF_UNIX, SOCK_STREAM, 0);
+  sockaddr_un address = {.sun_family = AF_UNIX};
+  path.copy(address.sun_path, sizeof(address.sun_path) - 1);
+  ASSERT_EQ(bind(fd, reinterpret_cast<sockaddr*>(&address), sizeof(address)), 0);
+  ASSERT_EQ(listen(fd, 8), 0);
+  const absl::Status status =
+      Session::Open({.socket_path = path, .call_timeout = absl::Milliseconds(500)}).status();
+  close(fd);
+  EXPECT_EQ(status.code(), absl::StatusCode::kDeadlineExceeded) << status;
+  EXPECT_THAT(std::string(status.message()), HasSubstr("does not open a session"));
+}
+
 TEST(Session, FileThatIsNoSocketIsToldApart) {
   const TempFolder folder;
   std::ofstream(folder.path() + "/file") << "x";

@@ -18,13 +18,14 @@ SOCKET_PATH_BYTES_MAX = 107
 _ANSWER_BYTES_MAX = 40 << 20
 _DETAILS_KEY = "grpc-status-details-bin"
 _REFUSAL_BYTES_MAX = 512
+# A daemon that is not there yet is looked for this often. gRPC's "minimal back-off" is left alone: it
+# is the time that an attempt to connect gets, and a daemon on a busy node may need more.
 _RECONNECT_MILLISECONDS_MIN = 50
 _RECONNECT_MILLISECONDS_MAX = 1000
 
 CHANNEL_OPTIONS = (
     ("grpc.max_receive_message_length", _ANSWER_BYTES_MAX),
     ("grpc.initial_reconnect_backoff_ms", _RECONNECT_MILLISECONDS_MIN),
-    ("grpc.min_reconnect_backoff_ms", _RECONNECT_MILLISECONDS_MIN),
     ("grpc.max_reconnect_backoff_ms", _RECONNECT_MILLISECONDS_MAX),
     # Channels of one address otherwise share a connection, with the back-off of the last failure
     # and the fate of each other's.
