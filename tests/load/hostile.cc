@@ -52,7 +52,7 @@ bool HoldOneMore(const HostileOptions& options, const Holder& holder, std::vecto
 HostileResult Hold(const HostileOptions& options, const Holder& holder) {
   HostileResult result;
   std::vector<Held> held;
-  while (absl::Now() < options.end) {
+  while (GoesOn(options, result)) {
     result.closed += std::ssize(held);
     std::erase_if(held, [&](Held& one) {
       ++one.age;
@@ -91,7 +91,7 @@ HostileResult BreakHandshakes(const HostileOptions& options) {
   HostileResult result;
   std::mt19937 random(1);  // NOLINT(cert-msc51-cpp): the same attack every time
   const std::string words = Preface() + Settings({}) + CallHeaders(1, "/grpc.health.v1/Check");
-  while (absl::Now() < options.end) {
+  while (GoesOn(options, result)) {
     const absl::Time next = absl::Now() + kTick;
     for (int32_t i = 0; i < options.count / 10; ++i) {
       absl::StatusOr<Descriptor> peer = ConnectTo(options.address);
@@ -111,7 +111,7 @@ HostileResult BreakHandshakes(const HostileOptions& options) {
 
 HostileResult OpenStreams(const HostileOptions& options) {
   HostileResult result;
-  while (absl::Now() < options.end) {
+  while (GoesOn(options, result)) {
     absl::StatusOr<Descriptor> peer = ConnectTo(options.address);
     if (!peer.ok() || !SendAll(*peer, Preface() + Settings({})).ok()) {
       ++result.refused;
@@ -126,7 +126,7 @@ HostileResult OpenStreams(const HostileOptions& options) {
       closed = !SendAll(*peer, CallHeaders(stream, "/kvtier.v1.KvTier/OpenSession")).ok() ||
                ReadAvailable(*peer, &answers);
     }
-    for (int i = 0; i < 10 && !closed && absl::Now() < options.end; ++i) {
+    for (int i = 0; i < 10 && !closed && GoesOn(options, result); ++i) {
       Pace(kTick);
       closed = ReadAvailable(*peer, &answers);
     }
@@ -208,7 +208,7 @@ class Sender {
 
 HostileResult SendLargeRequests(const HostileOptions& options) {
   HostileResult result;
-  while (absl::Now() < options.end) {
+  while (GoesOn(options, result)) {
     const absl::StatusOr<Descriptor> peer = ConnectTo(options.address);
     if (!peer.ok()) {
       ++result.refused;
@@ -218,13 +218,14 @@ HostileResult SendLargeRequests(const HostileOptions& options) {
     ++result.opened;
     Sender sender(&*peer, options.count);
     bool open = sender.Open();
-    while (open && absl::Now() < options.end) {
+    const HostileResult earlier = result;
+    while (open && GoesOn(options, result)) {
       if (!sender.SendSome()) Pace(kTick / 10);
       open = sender.Hear();
+      result.answered = earlier.answered + sender.ended();
+      result.sent_bytes = earlier.sent_bytes + sender.sent_bytes();
     }
     result.closed += open ? 0 : 1;
-    result.answered += sender.ended();
-    result.sent_bytes += sender.sent_bytes();
   }
   result.held_max = 1;
   return result;
@@ -247,6 +248,12 @@ const std::map<std::string, Kind>& Kinds() {
 }
 
 }  // namespace
+
+bool GoesOn(const HostileOptions& options, const HostileResult& result) {
+  const absl::Time now = absl::Now();
+  if (now < options.end) return true;
+  return options.enough && !options.enough(result) && now < options.end + kOvertimeMax;
+}
 
 const std::vector<std::string>& HostileKinds() {
   static const auto* const names = [] {

@@ -13,6 +13,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -20,14 +21,6 @@
 #include "absl/time/time.h"
 
 namespace kvtier::load {
-
-struct HostileOptions {
-  std::string kind;
-  // As ConnectTo takes them. unread_* need the daemon's Unix socket.
-  std::string address;
-  int32_t count = 0;  // connections at a time; handshakes: a second; streams: calls
-  absl::Time end;
-};
 
 // What it did and what it saw.
 struct HostileResult {
@@ -39,6 +32,20 @@ struct HostileResult {
   int64_t sent_bytes = 0;  // of large requests
   std::string last_word;   // the last error that it got, if any
 };
+
+struct HostileOptions {
+  std::string kind;
+  // As ConnectTo takes them. unread_* need the daemon's Unix socket.
+  std::string address;
+  int32_t count = 0;  // connections at a time; handshakes: a second; streams: calls
+  // What makes it an attack at all: until then it goes on, kOvertimeMax past `end` at most. How far
+  // it comes by `end` is a matter of who else has the processors.
+  std::function<bool(const HostileResult&)> enough;
+  absl::Time end;
+};
+
+inline constexpr absl::Duration kOvertimeMax = absl::Seconds(60);
+bool GoesOn(const HostileOptions& options, const HostileResult& result);
 
 const std::vector<std::string>& HostileKinds();
 // Errors: INVALID_ARGUMENT, no such kind; and where it could not even begin.

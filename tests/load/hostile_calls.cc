@@ -107,12 +107,12 @@ absl::StatusOr<HostileResult> LeaveSessionsUnread(const HostileOptions& options)
   if (absl::Status sent = SendAll(*peer, words); !sent.ok()) return sent;
   result.opened = result.held_max = 1;
   std::string answers;
-  while (absl::Now() < options.end && result.closed == 0) {
+  while (GoesOn(options, result) && result.closed == 0) {
     Pace(kTick);
     result.closed = ReadAvailable(*peer, &answers) ? 1 : 0;
+    // What needs no window: calls that were begun, or ended.
+    result.answered = CountFrames(answers, FrameKind::kHeaders);
   }
-  // What needs no window: calls that were begun, or ended.
-  result.answered = CountFrames(answers, FrameKind::kHeaders);
   return result;
 }
 
