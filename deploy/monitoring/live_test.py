@@ -23,7 +23,7 @@ from deploy.monitoring import generate
 
 sys.path.append("tests/integration")
 import scene  # noqa: E402
-from daemon import PATIENCE_SECONDS, Daemon, wait_until  # noqa: E402
+from daemon import ADMIN, PATIENCE_SECONDS, Daemon, wait_until  # noqa: E402
 
 ALERTS = "deploy/monitoring/alerts.yaml"
 # Prometheus' own, or our relabelling's.
@@ -65,14 +65,15 @@ class Scraped(unittest.TestCase):
     """A daemon that works, and what it exports."""
 
     def setUp(self):
-        self.port = free_port()
-        self.daemon = Daemon(self, ["--metrics_address=127.0.0.1:%d" % self.port])
+        # Its own choice: a port that was free a moment ago may be another's.
+        self.daemon = Daemon(self, ["--metrics_address=127.0.0.1:0"])
+        self.url = self.daemon.client.call(ADMIN + "GetNodeInfo").metrics_address
         self.worker = scene.Worker(self, self.daemon)
         self.worker.admit()
         scene.decode(self.worker, steps=20, spread=2)
 
     def scrape(self):
-        return get("http://127.0.0.1:%d/metrics" % self.port)
+        return get(self.url)
 
     def exported(self):
         """{metric: names of its labels}."""
@@ -129,7 +130,7 @@ class ByPrometheus(Scraped):
                 "global": {"scrape_interval": "250ms", "evaluation_interval": "500ms"},
                 "rule_files": ["alerts.yaml"],
                 "scrape_configs": [{"job_name": "kvtierd", "static_configs": [
-                    {"targets": ["127.0.0.1:%d" % self.port]}]}]}, file)
+                    {"targets": [urllib.parse.urlsplit(self.url).netloc]}]}]}, file)
         self.address = "127.0.0.1:%d" % free_port()
         with open(self.folder + "/log", "w") as log:
             self.prometheus = subprocess.Popen(
