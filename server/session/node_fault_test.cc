@@ -54,10 +54,24 @@ class NodeFaultTest : public NodeLife {
     FailEach([this](int nth) { plan().FailNthCall(nth, Fault()); }, calls_min);
   }
 
-  // The verbs' own, the same ones in every life: each of these verbs has some. (The first assignment
-  // need not ask a device that has nothing to do.)
-  void FailEachOwnCall(int calls_min) {
-    FailEach([this](int nth) { plan().FailNthCallHere(nth, Fault()); }, calls_min);
+  // Each and the one after it: mostly what the verb does next, to leave things as they were, and
+  // then its next attempt's first.
+  void FailEachTwo(int calls_min) {
+    failed_attempts_max_ = 2;
+    FailEach(
+        [this](int nth) {
+          plan().FailNthCall(nth, Fault());
+          plan().FailNthCall(nth + 1, Fault());
+        },
+        calls_min);
+  }
+
+  // The verbs' own, the same ones in every life: each of these verbs has some. (The first
+  // assignment need not ask a device that has nothing to do.) `in_a_row`: so many, one after
+  // another.
+  void FailEachOwnCall(int calls_min, int in_a_row = 1) {
+    failed_attempts_max_ = in_a_row;
+    FailEach([&](int nth) { plan().FailNthCallHere(nth, Fault(), in_a_row); }, calls_min);
     EXPECT_THAT(met_steps(),
                 IsSupersetOf({"attach", "attach the other", "admit", "backup",
                               "backup from step buffers", "swap in", "swap in from step buffers",
@@ -70,6 +84,10 @@ class NodeFaultTest : public NodeLife {
 TEST_F(NodeFaultTest, EveryCallFailsOnce) { FailEachCall(100); }
 
 TEST_F(NodeFaultTest, EveryCallOfAVerbFailsOnce) { FailEachOwnCall(100); }
+
+TEST_F(NodeFaultTest, EveryTwoCallsInARowFail) { FailEachTwo(100); }
+
+TEST_F(NodeFaultTest, EveryTwoCallsOfAVerbInARowFail) { FailEachOwnCall(100, 2); }
 
 // Work that is taken by the device and then not done.
 TEST_F(NodeFaultTest, EveryPieceOfWorkFailsOnce) {
@@ -112,6 +130,10 @@ class NodeGpuFaultTest : public NodeFaultTest {
 TEST_F(NodeGpuFaultTest, EveryCallFailsOnce) { FailEachCall(120); }
 
 TEST_F(NodeGpuFaultTest, EveryCallOfAVerbFailsOnce) { FailEachOwnCall(120); }
+
+TEST_F(NodeGpuFaultTest, EveryTwoCallsInARowFail) { FailEachTwo(120); }
+
+TEST_F(NodeGpuFaultTest, EveryTwoCallsOfAVerbInARowFail) { FailEachOwnCall(120, 2); }
 
 }  // namespace
 }  // namespace kvtier

@@ -35,20 +35,9 @@ int NodeLife::Live(const Judge& judge) {
   int met = 0;
   for (const Step& step : Steps()) {
     SCOPED_TRACE(step.name);
-    const std::vector<int64_t> before = State();
-    EndOwnWork();
-    const absl::Status status = step.run();
-    BeginOwnWork();
-    if (status.ok()) continue;
-    ++met;
-    met_steps_.insert(step.name);
-    EXPECT_TRUE(judge(status));
-    EXPECT_EQ(State(), before) << "something was left half done";
-    EndOwnWork();
-    const absl::Status again = step.run();
-    BeginOwnWork();
-    EXPECT_TRUE(again.ok()) << "the next attempt: " << again;
-    if (!again.ok()) break;
+    const int failed = LiveStep(step, judge);
+    met += failed;
+    if (failed > failed_attempts_max_) break;
   }
   one_.memory.reset();
   two_.memory.reset();
@@ -59,6 +48,23 @@ int NodeLife::Live(const Judge& judge) {
   // It is kept for the next daemon: its one file, whatever the attempts were.
   EXPECT_EQ(CacheFiles().size(), has_folder_ ? 1u : 0u);
   return met;
+}
+
+int NodeLife::LiveStep(const Step& step, const Judge& judge) {
+  const std::vector<int64_t> before = State();
+  for (int failed = 0;; ++failed) {
+    EndOwnWork();
+    const absl::Status status = step.run();
+    BeginOwnWork();
+    if (status.ok()) return failed;
+    if (failed == failed_attempts_max_) {
+      ADD_FAILURE() << "the next attempt: " << status;
+      return failed + 1;
+    }
+    met_steps_.insert(step.name);
+    EXPECT_TRUE(judge(status));
+    EXPECT_EQ(State(), before) << "something was left half done";
+  }
 }
 
 std::vector<int64_t> NodeLife::State() {

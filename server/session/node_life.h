@@ -24,7 +24,7 @@ class NodeLife : public NodeFixture {
 
   // One life on a fresh node, in which steps may fail for a reason of the caller's: then what they
   // met is judged, nothing may have changed, and the next attempt must succeed. Returns how many
-  // failed.
+  // attempts failed.
   int Live(const Judge& judge);
 
   // The names of all steps that have failed so far.
@@ -39,6 +39,8 @@ class NodeLife : public NodeFixture {
   // A write of inputs is lost, and the step after it runs nevertheless, on what was there before.
   // Its call says so, but what it did cannot be judged. (A GPU runs nothing after that.)
   bool lost_writes_ = false;
+  // So many attempts of a step may fail, one after another.
+  int failed_attempts_max_ = 1;
 
  private:
   struct Step {
@@ -46,6 +48,8 @@ class NodeLife : public NodeFixture {
     std::function<absl::Status()> run;
   };
 
+  // Returns how many attempts failed; more than may, if it never worked.
+  int LiveStep(const Step& step, const Judge& judge);
   std::vector<Step> Steps();
   std::vector<Step> RecycledSteps();
   // What a verb must leave as it was when it fails.

@@ -51,6 +51,22 @@ TEST_F(FaultBackendTest, OnlyTheNthCallFails) {
   EXPECT_FALSE(backend_->Allocate(kCpuDeviceUuid, "d", 64).ok());
 }
 
+TEST_F(FaultBackendTest, CallsOfOneThreadFailInARow) {
+  const auto allocate = [&] { return backend_->Allocate(kCpuDeviceUuid, "a", 64).ok(); };
+  plan_->FailNthCallHere(2, absl::InternalError("mine"), 2);
+  Thread other = *Thread::Start("other", [&] {
+    for (int i = 0; i < 5; ++i) EXPECT_TRUE(allocate()) << "they are not the other thread's";
+  });
+  other.Join();
+  EXPECT_TRUE(allocate());
+  EXPECT_FALSE(plan_->quiet());
+  EXPECT_FALSE(allocate());
+  EXPECT_FALSE(allocate());
+  EXPECT_TRUE(plan_->quiet());
+  EXPECT_TRUE(allocate());
+  EXPECT_EQ(plan_->faults(), 2);
+}
+
 TEST_F(FaultBackendTest, EveryCallFailsUntilCleared) {
   plan_->FailEvery(Op::kCreateStream, absl::InternalError("no"));
   for (int i = 0; i < 3; ++i) EXPECT_FALSE(backend_->CreateStream(kCpuDeviceUuid).ok());

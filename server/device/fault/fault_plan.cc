@@ -54,9 +54,12 @@ void FaultPlan::FailNthCall(int64_t nth, absl::Status status) {
   any_faults_[failable_calls_ + nth] = std::move(status);
 }
 
-void FaultPlan::FailNthCallHere(int64_t nth, absl::Status status) {
+void FaultPlan::FailNthCallHere(int64_t nth, absl::Status status, int64_t count) {
   MutexLock lock(&mutex_);
-  own_ = {.thread = std::this_thread::get_id(), .calls_left = nth, .status = std::move(status)};
+  own_ = {.thread = std::this_thread::get_id(),
+          .calls_before = nth - 1,
+          .faults_left = count,
+          .status = std::move(status)};
 }
 
 void FaultPlan::FailEvery(DeviceOperation operation, absl::Status status) {
@@ -113,7 +116,7 @@ bool FaultPlan::quiet() const {
       return false;
     }
   }
-  return any_faults_.empty() && own_.calls_left == 0 && lost_.ok();
+  return any_faults_.empty() && own_.faults_left == 0 && lost_.ok();
 }
 
 FaultPlan::Verdict FaultPlan::OnCall(DeviceOperation operation) {
@@ -147,8 +150,10 @@ FaultPlan::Verdict FaultPlan::Judge(DeviceOperation operation, std::function<voi
     verdict.call.Update(fault->second);
     any_faults_.erase(fault);
   }
-  if (own_.calls_left > 0 && own_.thread == std::this_thread::get_id() && --own_.calls_left == 0) {
+  if (own_.faults_left > 0 && own_.thread == std::this_thread::get_id() &&
+      --own_.calls_before < 0) {
     verdict.call.Update(own_.status);
+    --own_.faults_left;
   }
   if (!lost_.ok()) verdict.call = lost_;
   if (!verdict.call.ok() || !verdict.work.ok()) ++faults_;

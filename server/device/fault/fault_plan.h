@@ -76,9 +76,9 @@ class FaultPlan {
   void FailNth(DeviceOperation operation, int64_t nth, absl::Status status);
   // The same for the nth of all calls that can fail, counted together.
   void FailNthCall(int64_t nth, absl::Status status);
-  // The same for the nth of those that this thread makes: what other threads call meanwhile does
-  // not move it. One at a time.
-  void FailNthCallHere(int64_t nth, absl::Status status);
+  // The same for the nth of those that this thread makes, and for those behind it until `count`
+  // have failed: what other threads call meanwhile does not move it. One at a time.
+  void FailNthCallHere(int64_t nth, absl::Status status, int64_t count = 1);
   // Every call from now on, until Clear.
   void FailEvery(DeviceOperation operation, absl::Status status);
   // Work on a device stream is enqueued with success, is not done, and the next Notify reports
@@ -117,7 +117,8 @@ class FaultPlan {
   };
   struct Own {  // of one thread
     std::thread::id thread;
-    int64_t calls_left = 0;  // until the one that fails; 0: none does
+    int64_t calls_before = 0;  // that do not fail
+    int64_t faults_left = 0;
     absl::Status status;
   };
   struct Operation {
