@@ -109,6 +109,12 @@ absl::Status CheckTableRoom(const CacheLayout& layout, int32_t table_end, int32_
                    " entries (max_blocks_per_request), ", table_end, " of them in use"));
 }
 
+// What a verb took back is in the worker's table as well, although nothing else may be enqueued for
+// long: a part of the change may be there already, and its kernels read nothing but that table.
+void WriteTableSoon(Attachment& attachment) {
+  attachment.WhenPassed([] {});
+}
+
 }  // namespace
 
 absl::StatusOr<int32_t> Node::Impl::AdmitRequest(Attachment& attachment,
@@ -164,6 +170,7 @@ absl::StatusOr<int32_t> Node::Impl::ReleaseRequest(Attachment& attachment,
   });
   const auto restore = [&] {
     requests.EditTable([&](BlockTableImage& table) { table.Restore(region, before); });
+    WriteTableSoon(attachment);
   };
   const absl::Status flushed = attachment.FlushTable();
   if (!flushed.ok()) {
@@ -221,9 +228,8 @@ absl::StatusOr<AssignResult> Node::Impl::AssignBlocks(
     requests.EditTable(
         [&](BlockTableImage& table) { table.Remove(request.region, assignment.block_ids); });
     cache.UndoAssign(request.holder, assignment);
-    // From the worker's table, too, although nothing else may be enqueued for long: shared blocks
-    // come with no quarantine that would see to it.
-    attachment.WhenPassed([] {});
+    // Shared blocks come with no quarantine that would see to it.
+    WriteTableSoon(attachment);
     return assigned;
   }
   result.block_ids = assignment.block_ids;
@@ -252,6 +258,7 @@ absl::StatusOr<int32_t> Node::Impl::FreeBlocks(Attachment& attachment, absl::str
   }();
   if (!freed.ok()) {
     requests.EditTable([&](BlockTableImage& table) { table.Restore(request.region, before); });
+    WriteTableSoon(attachment);
   }
   return freed;
 }

@@ -260,10 +260,12 @@ TEST_F(NodeRaceTest, D28_JoinersSurviveACreatorThatFails) {
   ExpectBaseline();
 }
 
-// On what says that it is a GPU, where a device stream may wait for a worker's number.
+// On what says that it is a GPU, where a device stream may wait for a worker's number. What is
+// tried again, or left by a session, waits for RunReaper.
 class NodeGpuRaceTest : public NodeFixture {
  protected:
-  NodeGpuRaceTest() : NodeFixture({.claims_cuda = true}) {}
+  NodeGpuRaceTest()
+      : NodeFixture({.claims_cuda = true, .node = {.version = "test", .reaper_threads = 0}}) {}
 };
 
 // A worker dies while its first verb that waits for it is half enqueued: the wait comes after the
@@ -274,8 +276,9 @@ TEST_F(NodeGpuRaceTest, AWaitThatIsEnqueuedAfterTheFenceIsReleased) {
   const AssignResult assigned = Assign(worker, "r", 1);
   auto* const word = reinterpret_cast<int32_t*>(
       const_cast<uint8_t*>(worker.memory->segment(SegmentKind::kProgress)));
-  // A change of the block table that the device refused goes with the next verb, before its wait.
-  plan().FailNth(DeviceOperation::kWrite, 1, absl::InternalError("refused"));
+  // A change of the block table that the device refused twice goes with the next verb, before its
+  // wait.
+  plan().FailNthCallHere(1, absl::InternalError("refused"), 2);
   EXPECT_FALSE(node().FreeBlocks(worker.session, "kv", "r", assigned.block_ids, Soon()).ok());
   bool closed = false;
   plan().BeforeNth(DeviceOperation::kWrite, 1, [&] {
@@ -289,7 +292,9 @@ TEST_F(NodeGpuRaceTest, AWaitThatIsEnqueuedAfterTheFenceIsReleased) {
   EXPECT_EQ(plan().calls(DeviceOperation::kWaitWord), waits + 1);
   // Released, the stream runs dry, and all memory is back.
   const absl::Time deadline = absl::Now() + absl::Seconds(30);  // only a failure waits so long
-  while (pool().stats().used_bytes > 0 && absl::Now() < deadline) std::this_thread::yield();
+  while (pool().stats().used_bytes > 0 && absl::Now() < deadline) {
+    if (!node().RunReaper()) std::this_thread::yield();
+  }
   const std::atomic_ref<int32_t> number(*word);
   EXPECT_EQ(number.load(), 5);
   number.store(5);
