@@ -116,11 +116,15 @@ __device__ inline void WaitForBulkCopies(uint64_t*) {}
 __device__ inline void ArriveAtCluster() {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
   asm volatile("barrier.cluster.arrive.aligned;" ::: "memory");
+#elif defined(KVTIER_SIMULATED_GPU)
+  simt::ArriveAtCluster(simt::Place::Here());
 #endif
 }
 __device__ inline void WaitForCluster() {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
   asm volatile("barrier.cluster.wait.aligned;" ::: "memory");
+#elif defined(KVTIER_SIMULATED_GPU)
+  simt::WaitForCluster(simt::Place::Here());
 #endif
 }
 
@@ -133,6 +137,8 @@ __device__ inline int32_t LoadFromFirstBlock(const int32_t* shared) {
   asm volatile("mapa.shared::cluster.u32 %0, %1, 0;" : "=r"(its) : "r"(mine));
   asm volatile("ld.shared::cluster.s32 %0, [%1];" : "=r"(value) : "r"(its) : "memory");
   return value;
+#elif defined(KVTIER_SIMULATED_GPU)
+  return *static_cast<const int32_t*>(simt::OfFirstBlock(shared, simt::Place::Here()));
 #else
   return *shared;
 #endif

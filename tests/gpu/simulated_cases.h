@@ -5,7 +5,9 @@
 #include "tests/gpu/simulated_implementation.h"
 
 #undef KVTIER_INSTANTIATE
-#define KVTIER_INSTANTIATE(suite)                                                                \
-  INSTANTIATE_TEST_SUITE_P(Simulated, suite,                                                     \
-                           ::testing::Values(::kvtier::testing::SimulatedCuda({.seed = 1}, 96)), \
-                           ::kvtier::testing::ImplementationName)
+#define KVTIER_INSTANTIATE(suite)                                                                 \
+  INSTANTIATE_TEST_SUITE_P(                                                                       \
+      Simulated, suite,                                                                           \
+      ::testing::Values(::kvtier::testing::SimulatedCuda({.seed = 1}, 96),                        \
+                        ::kvtier::testing::SimulatedCuda({.seed = 2, .has_clusters = true}, 96)), \
+      ::kvtier::testing::ImplementationName)

@@ -4,6 +4,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <iterator>
 #include <memory>
 #include <string>
 #include <utility>
@@ -77,12 +78,15 @@ Implementation SimulatedCuda(const simt::Gpu& gpu, int32_t threads) {
   };
   const std::string name = "Simulated" + std::to_string(threads);
   return {
-      name + (gpu.shared_bytes_max < 128 * 1024 ? "Small" : ""),
+      name + (gpu.shared_bytes_max < 128 * 1024 ? "Small" : "") +
+          (gpu.has_clusters ? "Clusters" : ""),
       [=](const SwapInParams& p) {
         start();
         void* const memory = workspace->Reserve(p.shape, p.num_rows);
-        // By turns: one kernel that copies by itself, and what a device without clusters does.
-        const int32_t cluster = static_cast<int32_t>(next_gpu->seed % 2);
+        // By turns: as the device likes, and one kernel that copies by itself, in each size.
+        constexpr int32_t kClusters[] = {0, 1, 0, 2, 0, 4, 0, 8};
+        const int32_t cluster = gpu.has_clusters ? kClusters[next_gpu->seed % std::size(kClusters)]
+                                                 : static_cast<int32_t>(next_gpu->seed % 2);
         RequireSuccess(cuda::SwapIn(p, memory, nullptr, {.threads = threads, .cluster = cluster}),
                        "SwapIn");
         workspace->Check("SwapIn");

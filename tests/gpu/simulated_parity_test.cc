@@ -15,6 +15,13 @@ TEST_P(SimulatedParityTest, KernelsDoWhatTheReferenceDoes) {
             "");
 }
 
+// Several blocks resolve a row side by side, each for itself.
+TEST_P(SimulatedParityTest, BlocksOfAClusterDoWhatTheReferenceDoes) {
+  const ParityCase& c = GetParam();
+  const simt::Gpu gpu = {.seed = 4, .has_clusters = true};
+  EXPECT_EQ(PlayParity(c, /*seed=*/3, c.steps / 2, Reference(), SimulatedCuda(gpu, c.threads)), "");
+}
+
 // A GPU whose blocks have so little shared memory that the tables lie in the workspace.
 TEST_P(SimulatedParityTest, TablesMayLieInTheWorkspace) {
   const ParityCase& c = GetParam();

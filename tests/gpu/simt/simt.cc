@@ -2,6 +2,10 @@
 
 #include <cuda_runtime.h>
 
+#include <algorithm>
+#include <array>
+#include <bit>
+#include <cstddef>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -11,7 +15,7 @@
 
 #include "tests/gpu/simt/fiber.h"
 
-// The one dynamic shared memory: blocks run one after the other.
+// The one dynamic shared memory, of the block that has its turn.
 namespace kvtier::cuda {
 inline constexpr size_t kSharedBytesMax = 256 * 1024;
 uint4 shared_memory[kSharedBytesMax / sizeof(uint4)];
@@ -26,10 +30,12 @@ constexpr size_t kSharedBytesDefault = 48 * 1024;
 constexpr unsigned char kPoison = 0xA5;
 
 struct Thread {
-  enum class State { kRunnable, kAtBlockBarrier, kAtExchange, kDone };
+  enum class State { kRunnable, kAtBlockBarrier, kAtExchange, kAtClusterBarrier, kDone };
   State state = State::kDone;
   Place where = {};
   unsigned exchanges = 0;  // made so far, which chooses the buffer of the next
+  unsigned arrivals = 0;   // at the barrier of the cluster,
+  unsigned waits = 0;      // and how many of them it has waited for
   std::unique_ptr<Fiber> fiber;
 };
 
@@ -39,17 +45,27 @@ struct WarpState {
   uint64_t values[2][kWarpLanes];
 };
 
-struct Simulator {
-  Gpu gpu;
-  Grid grid = {};
-  const std::function<void()>* kernel = nullptr;
+struct Block {
+  unsigned index = 0;
   std::vector<Thread> threads;
   std::vector<WarpState> warps;
-  unsigned current = 0;
   unsigned arrived = 0;  // at the block barrier
   unsigned finished = 0;
   uint64_t sum = 0;  // of the barrier's values
   uint64_t released_sum = 0;
+  std::vector<unsigned char> shared;  // while others have their turns
+};
+
+struct Simulator {
+  Gpu gpu;
+  Grid grid = {};
+  const std::function<void()>* kernel = nullptr;
+  std::array<Block, kClusterMax> blocks;  // of the cluster that runs
+  Block* block = nullptr;                 // whose turn it is
+  unsigned current = 0;                   // thread of it
+  unsigned phase = 0;                     // how often the cluster's barrier has opened
+  unsigned arrived = 0;                   // there, of the `running` threads of the cluster
+  unsigned running = 0;
   size_t granted_bytes = kSharedBytesDefault;
   uint64_t random = 0;
 };
@@ -80,38 +96,78 @@ std::vector<unsigned> Shuffled(unsigned count, uint64_t* random) {
   return order;
 }
 
+Thread& Self() { return Machine().block->threads[Machine().current]; }
+
 void Wait(Thread::State state, const Place& where) {
-  Thread& self = Machine().threads[Machine().current];
+  Thread& self = Self();
   self.state = state;
   self.where = where;
   self.fiber->Yield();
 }
 
-void SetUpThreads(Simulator* m) {
-  while (m->threads.size() < m->grid.threads) {
-    m->threads.emplace_back();
-    m->threads.back().fiber = std::make_unique<Fiber>([m] {
+// The cluster's barrier opens if nobody is left who has yet to arrive.
+void OpenClusterBarrier(Simulator* m) {
+  if (m->arrived < m->running) return;
+  m->arrived = 0;
+  ++m->phase;
+  for (unsigned b = 0; b < m->grid.cluster; ++b) {
+    for (Thread& thread : m->blocks[b].threads) {
+      if (thread.state == Thread::State::kAtClusterBarrier) thread.state = Thread::State::kRunnable;
+    }
+  }
+}
+
+void Finish(Simulator* m) {
+  Thread& self = Self();
+  self.state = Thread::State::kDone;
+  ++m->block->finished;
+  --m->running;
+  if (self.arrivals > m->phase) --m->arrived;
+  OpenClusterBarrier(m);
+}
+
+void SetUpBlock(Simulator* m, Block* block, unsigned index) {
+  while (block->threads.size() < m->grid.threads) {
+    block->threads.emplace_back();
+    block->threads.back().fiber = std::make_unique<Fiber>([m] {
       (*m->kernel)();
-      m->threads[m->current].state = Thread::State::kDone;
-      ++m->finished;
+      Finish(m);
     });
   }
-  m->warps.resize(m->grid.threads / kWarpLanes);
-  for (WarpState& warp : m->warps) warp.arrived = 0;
+  block->index = index;
+  block->warps.resize(m->grid.threads / kWarpLanes);
+  for (WarpState& warp : block->warps) warp.arrived = 0;
   for (unsigned t = 0; t < m->grid.threads; ++t) {
-    m->threads[t].state = Thread::State::kRunnable;
-    m->threads[t].exchanges = 0;
+    Thread& thread = block->threads[t];
+    thread.state = Thread::State::kRunnable;
+    thread.exchanges = thread.arrivals = thread.waits = 0;
   }
-  m->arrived = m->finished = 0;
-  m->sum = 0;
+  block->arrived = block->finished = 0;
+  block->sum = 0;
+  block->shared.assign(sizeof(kvtier::cuda::shared_memory), kPoison);
+}
+
+// Gives the turn to `block`, or to none, and with it the shared memory.
+void SwitchTo(Simulator* m, Block* block) {
+  if (m->block == block) return;
+  constexpr size_t kBytes = sizeof(kvtier::cuda::shared_memory);
+  auto* const shared = reinterpret_cast<unsigned char*>(kvtier::cuda::shared_memory);
+  if (m->block != nullptr) std::memcpy(m->block->shared.data(), shared, kBytes);
+  m->block = block;
+  if (block == nullptr) return;
+  std::memcpy(shared, block->shared.data(), kBytes);
+  blockIdx = {block->index, 0, 0};
 }
 
 // Threads that wait for ones that will not come.
-[[noreturn]] void ComplainOfDeadlock(const Simulator& m) {
-  for (unsigned t = 0; t < m.grid.threads; ++t) {
-    if (m.threads[t].state == Thread::State::kDone) continue;
-    threadIdx.x = t;
-    Complain("a barrier or exchange that not all threads reach", m.threads[t].where);
+[[noreturn]] void ComplainOfDeadlock(Simulator* m) {
+  for (unsigned b = 0; b < m->grid.cluster; ++b) {
+    for (unsigned t = 0; t < m->grid.threads; ++t) {
+      if (m->blocks[b].threads[t].state == Thread::State::kDone) continue;
+      blockIdx.x = m->blocks[b].index;
+      threadIdx.x = t;
+      Complain("a barrier or exchange that not all threads reach", m->blocks[b].threads[t].where);
+    }
   }
   std::abort();
 }
@@ -121,35 +177,58 @@ bool RunWarp(Simulator* m, unsigned warp) {
   bool progress = false;
   for (const unsigned lane : Shuffled(kWarpLanes, &m->random)) {
     const unsigned t = warp * kWarpLanes + lane;
-    if (m->threads[t].state != Thread::State::kRunnable) continue;
+    if (m->block->threads[t].state != Thread::State::kRunnable) continue;
     progress = true;
     m->current = t;
     threadIdx = {t, 0, 0};
-    m->threads[t].fiber->Resume();
+    m->block->threads[t].fiber->Resume();
   }
   return progress;
 }
 
-void RunBlock(Simulator* m, unsigned block) {
-  blockIdx = {block, 0, 0};
-  auto* const shared = reinterpret_cast<unsigned char*>(kvtier::cuda::shared_memory);
-  std::memset(shared, kPoison, sizeof(kvtier::cuda::shared_memory));
-  SetUpThreads(m);
-  const unsigned warps = m->grid.threads / kWarpLanes;
-  while (m->finished < m->grid.threads) {
-    bool progress = false;
-    // Now fair, now as unfair as can be: a warp runs on until only the others can free it.
-    const bool greedy = NextRandom(&m->random) % 2 == 0;
-    for (const unsigned warp : Shuffled(warps, &m->random)) {
-      while (RunWarp(m, warp)) {
-        progress = true;
-        if (!greedy) break;
-      }
+// Gives every warp of a block a turn. False if none could run.
+bool RunWarps(Simulator* m) {
+  bool progress = false;
+  // Now fair, now as unfair as can be: a warp runs on until only the others can free it.
+  const bool greedy = NextRandom(&m->random) % 2 == 0;
+  for (const unsigned warp : Shuffled(m->grid.threads / kWarpLanes, &m->random)) {
+    while (RunWarp(m, warp)) {
+      progress = true;
+      if (!greedy) break;
     }
-    if (!progress) ComplainOfDeadlock(*m);
   }
-  for (size_t i = m->grid.shared_bytes; i < sizeof(kvtier::cuda::shared_memory); ++i) {
-    if (shared[i] != kPoison) Complain("a write past the end of shared memory", Place::Here());
+  return progress;
+}
+
+// A block's turn in its cluster: until only the others can free it, or for a while.
+bool RunBlock(Simulator* m, Block* block) {
+  bool progress = false;
+  SwitchTo(m, block);
+  while (block->finished < m->grid.threads && RunWarps(m)) {
+    progress = true;
+    if (m->grid.cluster > 1 && NextRandom(&m->random) % 8 == 0) break;
+  }
+  return progress;
+}
+
+void RunCluster(Simulator* m, unsigned cluster) {
+  const unsigned blocks = m->grid.cluster;
+  m->phase = m->arrived = 0;
+  m->running = blocks * m->grid.threads;
+  for (unsigned b = 0; b < blocks; ++b) SetUpBlock(m, &m->blocks[b], cluster * blocks + b);
+  while (m->running > 0) {
+    bool progress = false;
+    for (const unsigned b : Shuffled(blocks, &m->random)) progress |= RunBlock(m, &m->blocks[b]);
+    if (!progress) ComplainOfDeadlock(m);
+  }
+  SwitchTo(m, nullptr);
+  for (unsigned b = 0; b < blocks; ++b) {
+    const Block& block = m->blocks[b];
+    if (std::any_of(block.shared.begin() + static_cast<std::ptrdiff_t>(m->grid.shared_bytes),
+                    block.shared.end(), [](unsigned char byte) { return byte != kPoison; })) {
+      blockIdx.x = block.index;
+      Complain("a write past the end of shared memory", Place::Here());
+    }
   }
 }
 
@@ -169,54 +248,86 @@ bool Run(const Grid& grid, const std::function<void()>& kernel) {
   Simulator& m = Machine();
   const size_t granted = std::exchange(m.granted_bytes, kSharedBytesDefault);
   if (grid.blocks == 0 || grid.threads == 0 || grid.threads > kThreadsMax ||
-      grid.threads % kWarpLanes != 0 || grid.shared_bytes > granted) {
+      grid.threads % kWarpLanes != 0 || grid.shared_bytes > granted ||
+      grid.cluster > (m.gpu.has_clusters ? kClusterMax : 1) || !std::has_single_bit(grid.cluster) ||
+      grid.blocks % grid.cluster != 0) {
     return false;
   }
   m.grid = grid;
   m.kernel = &kernel;
   gridDim = dim3(grid.blocks);
   blockDim = dim3(grid.threads);
-  for (const unsigned block : Shuffled(grid.blocks, &m.random)) RunBlock(&m, block);
+  for (const unsigned c : Shuffled(grid.blocks / grid.cluster, &m.random)) RunCluster(&m, c);
   return true;
 }
 
 uint64_t BlockBarrier(uint64_t value, const Place& where) {
-  Simulator& m = Machine();
-  Require(m.finished == 0, "a barrier that other threads have left the kernel before", where);
-  m.sum += value;
-  if (++m.arrived < m.grid.threads) {
+  const unsigned threads = Machine().grid.threads;
+  Block& block = *Machine().block;
+  Require(block.finished == 0, "a barrier that other threads have left the kernel before", where);
+  block.sum += value;
+  if (++block.arrived < threads) {
     Wait(Thread::State::kAtBlockBarrier, where);
   } else {
-    for (unsigned t = 0; t < m.grid.threads; ++t) {
-      Thread& other = m.threads[t];
-      Require(t == m.current || other.where == where,
+    for (unsigned t = 0; t < threads; ++t) {
+      Thread& other = block.threads[t];
+      Require(t == Machine().current || other.where == where,
               "a barrier that other threads reach at another line", where);
       other.state = Thread::State::kRunnable;
     }
-    m.arrived = 0;
-    m.released_sum = std::exchange(m.sum, 0);
+    block.arrived = 0;
+    block.released_sum = std::exchange(block.sum, 0);
   }
-  return m.released_sum;
+  return block.released_sum;
 }
 
 const uint64_t* Exchange(uint64_t value, const Place& where) {
-  Simulator& m = Machine();
-  WarpState& warp = m.warps[m.current / kWarpLanes];
-  const unsigned buffer = m.threads[m.current].exchanges++ % 2;
-  warp.values[buffer][m.current % kWarpLanes] = value;
+  Block& block = *Machine().block;
+  const unsigned current = Machine().current;
+  WarpState& warp = block.warps[current / kWarpLanes];
+  const unsigned buffer = block.threads[current].exchanges++ % 2;
+  warp.values[buffer][current % kWarpLanes] = value;
   if (++warp.arrived < kWarpLanes) {
     Wait(Thread::State::kAtExchange, where);
   } else {
-    const unsigned first = m.current / kWarpLanes * kWarpLanes;
+    const unsigned first = current / kWarpLanes * kWarpLanes;
     for (unsigned t = first; t < first + kWarpLanes; ++t) {
-      Thread& other = m.threads[t];
-      Require(t == m.current || other.where == where,
+      Thread& other = block.threads[t];
+      Require(t == current || other.where == where,
               "an exchange that other lanes reach at another line", where);
       other.state = Thread::State::kRunnable;
     }
     warp.arrived = 0;
   }
   return warp.values[buffer];
+}
+
+void ArriveAtCluster(const Place& where) {
+  Exchange(0, where);
+  Thread& self = Self();
+  Require(self.arrivals == self.waits,
+          "a second arrival at the cluster's barrier without a wait between", where);
+  ++self.arrivals;
+  ++Machine().arrived;
+  OpenClusterBarrier(&Machine());
+}
+
+void WaitForCluster(const Place& where) {
+  Exchange(0, where);
+  Thread& self = Self();
+  Require(self.waits < self.arrivals, "a wait at the cluster's barrier without an arrival", where);
+  if (Machine().phase < self.arrivals) Wait(Thread::State::kAtClusterBarrier, where);
+  self.waits = self.arrivals;
+}
+
+const void* OfFirstBlock(const void* shared, const Place& where) {
+  Simulator& m = Machine();
+  Block& first = m.blocks[0];
+  Require(first.finished == 0, "shared memory of a block that has left the kernel", where);
+  if (m.block == &first) return shared;
+  return first.shared.data() +
+         (static_cast<const unsigned char*>(shared) -
+          reinterpret_cast<const unsigned char*>(kvtier::cuda::shared_memory));
 }
 
 void Require(bool holds, const char* complaint, const Place& where) {
@@ -240,7 +351,7 @@ cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int) {
       *value = simt::CurrentGpu().multiprocessors;
       return cudaSuccess;
     case cudaDevAttrComputeCapabilityMajor:
-      *value = 8;
+      *value = simt::CurrentGpu().has_clusters ? 9 : 8;
       return cudaSuccess;
     case cudaDevAttrMaxSharedMemoryPerBlockOptin:
       *value = simt::CurrentGpu().shared_bytes_max;

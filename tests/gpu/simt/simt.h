@@ -7,8 +7,13 @@
 //   - a barrier that some threads of a block never reach, or reach at another line
 //   - a warp exchange without all its lanes
 //   - reading shared memory that nothing wrote (it is poisoned), or writing past its end
-// It does not find what needs two blocks or two processes at a time, weak memory ordering, or
-// misaligned vectors; and it says nothing about speed. The checks on a GPU remain.
+//   - two blocks of one cluster that must not meet, as they take turns as well: what one writes
+//     before another has read it
+//   - a barrier of a cluster that part of a warp reaches, at which a thread arrives twice or waits
+//     without having arrived; shared memory of a block that has left the kernel
+// It does not find what needs two clusters or two processes at a time, weak memory ordering,
+// misaligned vectors, or what a compiler for GPUs makes of the source; and it says nothing about
+// speed. The checks on a GPU remain.
 //
 // One grid at a time, in one thread of the process. Complaints end the process, as the stacks of
 // a block that went wrong can't be unwound.
@@ -34,21 +39,25 @@ struct Place {
 
 struct Grid {
   unsigned blocks;
-  unsigned threads;     // of a block
-  size_t shared_bytes;  // of a block, dynamic
+  unsigned threads;      // of a block
+  size_t shared_bytes;   // of a block, dynamic
+  unsigned cluster = 1;  // blocks that run at the same time: a power of two up to kClusterMax
 };
+
+inline constexpr unsigned kClusterMax = 8;
 
 struct Gpu {
   int multiprocessors = 3;
   int shared_bytes_max = 227 * 1024;  // a block may have
   uint64_t seed = 0;                  // of the order in which threads and blocks get their turns
+  bool has_clusters = false;          // sm_90
 };
 
 // What the next grids run on.
 void SetGpu(const Gpu& gpu);
 const Gpu& CurrentGpu();
 
-// Runs all blocks, one after the other. False if the grid can't be launched.
+// Runs all clusters, one after the other. False if the grid can't be launched.
 bool Run(const Grid& grid, const std::function<void()>& kernel);
 
 // --- For intrinsics, in a running kernel ---------------------------------------
@@ -57,6 +66,12 @@ bool Run(const Grid& grid, const std::function<void()>& kernel);
 uint64_t BlockBarrier(uint64_t value, const Place& where);
 // Waits for all lanes of the warp. Returns their 32 values, valid until the next exchange.
 const uint64_t* Exchange(uint64_t value, const Place& where);
+// The barrier of the cluster in its two halves, each by all lanes of a warp together. Threads that
+// have left the kernel count as arrived.
+void ArriveAtCluster(const Place& where);
+void WaitForCluster(const Place& where);
+// What the cluster's first block has at the place where this block has `shared`.
+const void* OfFirstBlock(const void* shared, const Place& where);
 
 void Require(bool holds, const char* complaint, const Place& where);
 void RequireAllLanes(unsigned mask, const Place& where);

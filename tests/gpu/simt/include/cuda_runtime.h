@@ -19,6 +19,8 @@
 #define __grid_constant__
 #define __noinline__
 #define __launch_bounds__(...)
+// This is no GPU, but one that is simulated.
+#define KVTIER_SIMULATED_GPU 1
 
 struct uint3 {
   unsigned x, y, z;
@@ -172,15 +174,21 @@ struct cudaLaunchConfig_t {
   unsigned numAttrs = 0;
 };
 
-// Runs the kernel at once, to its end. There are neither clusters nor
-// kernels that overlap: a launch that asks for them is refused.
+// Runs the kernel at once, to its end. Kernels that may overlap don't, and where the GPU has no
+// clusters a launch that asks for either is refused.
 template <typename... Parameters, typename... Arguments>
 cudaError_t cudaLaunchKernelEx(const cudaLaunchConfig_t* config, void (*kernel)(Parameters...),
                                Arguments&&... arguments) {
   static_assert((sizeof(Parameters) + ... + 0) <= 32764, "more than a kernel's parameters may be");
-  if (config->numAttrs != 0) return cudaErrorInvalidValue;
+  if (config->numAttrs != 0 && !simt::CurrentGpu().has_clusters) return cudaErrorInvalidValue;
+  unsigned cluster = 1;
+  for (unsigned i = 0; i < config->numAttrs; ++i) {
+    const cudaLaunchAttribute& attribute = config->attrs[i];
+    if (attribute.id == cudaLaunchAttributeClusterDimension) cluster = attribute.val.clusterDim.x;
+  }
   const std::tuple<Parameters...> parameters(std::forward<Arguments>(arguments)...);
-  const simt::Grid grid = {config->gridDim.x, config->blockDim.x, config->dynamicSmemBytes};
+  const simt::Grid grid = {config->gridDim.x, config->blockDim.x, config->dynamicSmemBytes,
+                           cluster};
   const bool ran = simt::Run(grid, [&] { std::apply(kernel, parameters); });
   return ran ? cudaSuccess : cudaErrorInvalidValue;
 }
