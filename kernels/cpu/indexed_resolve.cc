@@ -6,6 +6,7 @@
 #include <cstring>
 
 #include "kernels/cpu/age_scores.h"
+#include "kernels/cpu/copy_rows.h"
 #include "kernels/cpu/keep_rows.h"
 #include "kernels/cpu/owner_index.h"
 #include "kernels/cpu/row_slots.h"
@@ -166,7 +167,7 @@ class IndexedResolver {
       }
     }
     const int32_t first_miss = 1 + row_count_;
-    int32_t next_id = first_miss;
+    int32_t next_id = first_miss, prefetch_left = p_.layer_count > 0 ? kPrefetchBytesMax : 0;
     for (int32_t i = 0; i < unanswered_; ++i) {
       const int32_t slot = w_.ids[w_.unanswered[i]], position = w_.unanswered[i];
       int32_t id = kMaskedId;
@@ -174,20 +175,13 @@ class IndexedResolver {
         ++invalid_;
       } else if (id = table.FindOrInsert(slot, next_id); id == next_id) {
         w_.lookups[next_id++] = {slot, position};
-        PrefetchMiss(slot);
+        if (slot < p_.shape.slot_count) prefetch_left -= PrefetchMiss(p_, slot, prefetch_left);
       } else {
         newest_ += id < first_miss;
       }
       w_.miss_ids[i] = id;
     }
     miss_count_ = next_id - first_miss;
-  }
-
-  void PrefetchMiss(int32_t slot) {
-    if (slot >= p_.shape.slot_count) return;
-    if (p_.tracking.backed_generation != nullptr) {
-      __builtin_prefetch(p_.tracking.backed_generation + slot);
-    }
   }
 
   void DropNewest() {

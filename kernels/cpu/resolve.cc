@@ -6,6 +6,7 @@
 #include <bit>
 
 #include "kernels/cpu/age_scores.h"
+#include "kernels/cpu/copy_rows.h"
 #include "kernels/cpu/indexed_resolve.h"
 #include "kernels/cpu/keep_rows.h"
 #include "kernels/cpu/row_slots.h"
@@ -182,10 +183,10 @@ class Resolver {
     miss_count_ = static_cast<int32_t>(misses - w_.misses.data());
     w_.counts[Counter::kMisses] += miss_count_;
     drawn_ = std::min(miss_count_, evictable_count_);
-    if (p_.tracking.backed_generation == nullptr) return;
+    int32_t prefetch_left = p_.layer_count > 0 ? kPrefetchBytesMax : 0;
     for (int32_t m = 0; m < drawn_; ++m) {
       const int32_t slot = w_.lookups[w_.misses[m]].slot;
-      if (slot < p_.shape.slot_count) __builtin_prefetch(p_.tracking.backed_generation + slot);
+      if (slot < p_.shape.slot_count) prefetch_left -= PrefetchMiss(p_, slot, prefetch_left);
     }
   }
 
