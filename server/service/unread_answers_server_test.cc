@@ -191,6 +191,16 @@ class AssignServerTest : public ServiceFixture {
 
   AssignServerTest() { server_options_.unread_answers.bytes_max = 800000; }
 
+  // gRPC's own windows grow with what it measures of a connection, until the answer may be sent to
+  // who reads nothing.
+  std::shared_ptr<grpc::Channel> ChannelWithSmallWindow() {
+    grpc::ChannelArguments arguments;
+    arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
+    arguments.SetInt(GRPC_ARG_HTTP2_BDP_PROBE, 0);
+    return grpc::CreateCustomChannel("unix:" + server().socket_path(),
+                                     grpc::InsecureChannelCredentials(), arguments);
+  }
+
   void AttachMany(const ClientSession& session) {
     v1::AttachCacheRequest request;
     v1::AttachCacheResponse response;
@@ -217,7 +227,7 @@ TEST_F(AssignServerTest, WhoReadsNoBlocksGetsNoMore) {
   ClientSession session(stub(), "deaf");
   ASSERT_NO_FATAL_FAILURE(AttachMany(session));
   Admit(session);
-  const std::shared_ptr<grpc::Channel> channel = NewChannel();
+  const std::shared_ptr<grpc::Channel> channel = ChannelWithSmallWindow();
   // A call whose answer waits for as long as nothing is read.
   grpc::GenericStub unread(channel);
   grpc::ClientContext context;
