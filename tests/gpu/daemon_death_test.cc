@@ -48,7 +48,7 @@ class DaemonDeath : public ::testing::Test {
   void SetUp() override {
     const std::string why = WhyNoDevice();
     if (!why.empty()) GTEST_SKIP() << why;
-    alarm(120);  // a test that hangs ends here
+    alarm(240);  // a test that hangs ends here
     char name[] = "/dev/shm/kvtier-death-XXXXXX";
     folder_ = mkdtemp(name);
   }

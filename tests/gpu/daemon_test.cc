@@ -164,7 +164,7 @@ class PlanesTest : public ::testing::Test {
   void SetUp() override {
     const std::string why = WhyNoDevice();
     if (!why.empty()) GTEST_SKIP() << why;
-    alarm(60);  // a test that hangs ends here
+    alarm(240);  // a test that hangs ends here, before Bazel would leave its processes behind
   }
 
   // Both workers to the end, every row checked, the daemon's counters equal to an exact LRU's.

@@ -29,7 +29,7 @@ class WorkerDeath : public ::testing::Test {
   void SetUp() override {
     const std::string why = WhyNoDevice();
     if (!why.empty()) GTEST_SKIP() << why;
-    alarm(120);  // a test that hangs ends here
+    alarm(240);  // a test that hangs ends here
     daemon_ = std::make_unique<e2e::Daemon>(
         e2e::DaemonOptions{.pool_bytes = int64_t{1} << 30, .backend = kBackendName});
     for (const demo::Plane plane : {demo::Plane::kInProcess, demo::Plane::kRpc}) {
