@@ -87,23 +87,14 @@ class IndexedResolver {
     const int32_t top_k = top_k_, begin = rank * top_k;
     const int64_t row = int64_t{rows_[rank]} * top_k;
     int32_t* const slots = w_.ids.data() + begin;
-    uint16_t* const candidates = w_.candidates.data();
     ResolveSlots(p_, region_, p_.topk + row, top_k, slots);
-    const OwnerIndex index = index_;
-    for (int32_t i = 0; i < top_k; ++i) candidates[i] = index.Candidate(slots[i]);
-    uint8_t* const hits = w_.notes.hits.data();
-    int32_t* unanswered = w_.unanswered.data() + unanswered_;
-    for (int32_t i = 0; i < top_k; ++i) {
-      const uint16_t hot_slot = candidates[i];
-      const int32_t is_miss = index.OwnerOf(hot_slot) != slots[i];
-      hits[NoteOf(hot_slot, is_miss)] = 1;
-      *unanswered = begin + i;
-      unanswered += is_miss;
-    }
-    int32_t* const hot_indices = p_.hot_indices + row;
-    for (int32_t i = 0; i < top_k; ++i) hot_indices[i] = base_ + candidates[i];
-    const auto end = static_cast<int32_t>(unanswered - w_.unanswered.data());
-    unanswered_ = FindOthers(rank, end);
+    const int32_t others = index_.Match(slots, top_k,
+                                        {.base = base_,
+                                         .first = begin,
+                                         .hot_rows = p_.hot_indices + row,
+                                         .hits = w_.notes.hits.data(),
+                                         .others = w_.unanswered.data() + unanswered_});
+    unanswered_ = FindOthers(rank, unanswered_ + others);
   }
 
   // The note of a hot slot, or one that nobody reads; without a branch.

@@ -47,6 +47,20 @@ class OwnerIndex {
   // The owner of a hot slot, as this index knows it.
   int32_t OwnerOf(uint32_t hot_slot) const { return copy_[hot_slot]; }
 
+  // Candidate() of all slots of a row, and whether they own them (match_owners.cc).
+  struct Matches {
+    int32_t base;       // of the region's hot rows
+    int32_t first;      // the position of the first slot
+    int32_t* hot_rows;  // [count] base + candidate
+    uint8_t* hits;      // [any uint16] becomes 1 at candidates that are owners, and at 65535
+    int32_t* others;    // [count + kMatchLanes] the positions of slots that no candidate owns
+  };
+  static constexpr int32_t kMatchLanes = 16;
+  // Returns the number of others. `lanes_max` slots are looked at side by side at most, which
+  // changes nothing but the time it takes: for tests.
+  int32_t Match(const int32_t* slots, int32_t count, const Matches& to,
+                int32_t lanes_max = kMatchLanes) const;
+
   // The hot slot that owns `slot` (>= 0), or kNone.
   int32_t Find(int32_t slot) const {
     uint32_t place = Home(slot);
@@ -116,6 +130,10 @@ class OwnerIndex {
   }
   uint32_t Next(uint32_t place) const { return (place + 1) & mask_; }
   uint32_t HotSlotAt(uint32_t place) const { return std::min(uint32_t{places_[place]}, last_); }
+
+  template <typename List>
+  int32_t MatchAll(const int32_t* slots, int32_t count, const Matches& to, const List& list) const;
+  int32_t MatchSixteens(const int32_t* slots, int32_t count, const Matches& to) const;
 
   void SetState(uint16_t state);
   bool IsSameAsOwners() const;

@@ -82,6 +82,45 @@ TEST_P(OwnerIndexTest, CandidatesAreHotSlots) {
   EXPECT_GE(found, hot_size_ / 2);
 }
 
+// Whatever is looked at side by side: what Candidate() and OwnerOf() say one by one.
+TEST_P(OwnerIndexTest, MatchesAsOneByOne) {
+  for (int32_t& owner : owners_) owner = FreeSlot();
+  OwnerIndex index = Index();
+  ASSERT_TRUE(index.Sync());
+  constexpr int32_t kBase = 4000, kFirst = 70;
+  for (const int32_t count : {0, 1, 15, 16, 17, 255, 256, 257, 600}) {
+    std::vector<int32_t> slots(count), hot_rows, others;
+    std::vector<uint8_t> hits(HotSlotNotes::kCount);
+    for (int32_t& slot : slots) {
+      slot = random_.OneIn(3) ? owners_[random_.Below(hot_size_)] : random_.Below(kSlots + 2) - 2;
+    }
+    for (int32_t i = 0; i < count; ++i) {
+      const uint16_t candidate = index.Candidate(slots[i]);
+      hot_rows.push_back(kBase + candidate);
+      if (index.OwnerOf(candidate) == slots[i]) {
+        hits[candidate] = 1;
+      } else {
+        others.push_back(kFirst + i);
+      }
+    }
+    for (const int32_t lanes : {1, OwnerIndex::kMatchLanes}) {
+      std::vector<int32_t> rows(count), list(count + OwnerIndex::kMatchLanes);
+      std::vector<uint8_t> notes(HotSlotNotes::kCount);
+      list.resize(index.Match(slots.data(), count,
+                              {.base = kBase,
+                               .first = kFirst,
+                               .hot_rows = rows.data(),
+                               .hits = notes.data(),
+                               .others = list.data()},
+                              lanes));
+      notes.back() = 0;
+      EXPECT_EQ(rows, hot_rows);
+      EXPECT_EQ(list, others);
+      EXPECT_EQ(notes, hits);
+    }
+  }
+}
+
 TEST_P(OwnerIndexTest, RefusesWhatOnlyCorruptionDoes) {
   for (int32_t& owner : owners_) owner = FreeSlot();
   const int32_t last = hot_size_ - 1;

@@ -7,6 +7,7 @@
 
 #include "kernels/counters.h"
 #include "kernels/cpu/lookup_table.h"
+#include "kernels/cpu/owner_index.h"
 #include "kernels/cpu/split_order.h"
 #include "kernels/params.h"
 
@@ -52,8 +53,7 @@ struct Workspace {
     if (shape.policy == EvictionPolicy::kAged) Grow(others, shape.hot_size + 1);
     Grow(hits, shape.hot_size);
     Grow(met, shape.hot_size);
-    Grow(candidates, shape.top_k);
-    Grow(unanswered, ids);
+    Grow(unanswered, ids + OwnerIndex::kMatchLanes);
     Grow(miss_ids, ids);
     for (std::vector<int32_t>* of_rows : {&newest, &dropped, &valid}) {
       Grow(*of_rows, shape.rows_per_request);
@@ -82,7 +82,6 @@ struct Workspace {
 
   // By the index of a region, beside those above:
   HotSlotNotes notes;
-  std::vector<uint16_t> candidates;   // [column]
   std::vector<int32_t> unanswered;    // positions (of all rows) that are no hits
   std::vector<int32_t> newest;        // [row of the request] slot
   std::vector<int32_t> dropped;       // hot slots that had a newest slot
