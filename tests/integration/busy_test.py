@@ -2,7 +2,6 @@
 
 Names like D18 are those of the public bug reports that the cases come from."""
 import os
-import pathlib
 import queue
 import time
 import unittest
@@ -89,7 +88,7 @@ class FullQueue(unittest.TestCase):
         other.call("SwapIn", step)
         blocks = list(busy.session.call("AssignBlocks", {
             **CACHE, "request_id": "r0", "count": 1}).block_ids)
-        threads = self.threads(daemon)
+        threads, own = daemon.threads(), daemon.own_threads()
 
         ticket = busy.enqueue(seconds=4)
         # Too many for one connection, which takes 256 calls at a time.
@@ -113,14 +112,13 @@ class FullQueue(unittest.TestCase):
         self.assertEqual(sum(call.done() for call in calls), excess,
                          "they answered while the others waited")
         # Calls cost no threads: gRPC has at most so many executors.
-        self.assertLessEqual(len(self.threads(daemon)), len(threads) + 2 * os.cpu_count())
+        self.assertLessEqual(len(daemon.threads()), len(threads) + 2 * os.cpu_count())
 
         busy.wait(ticket, PATIENCE_SECONDS)
         for call in calls:
             if call not in refused:
                 call.result(PATIENCE_SECONDS)
-        own = [name for name in threads if name.startswith("kv")]
-        wait_until(lambda: [t for t in self.threads(daemon) if t.startswith("kv")] == own,
+        wait_until(lambda: daemon.own_threads() == own,
                    "the daemon's own threads are those from before")
         wait_until(lambda: daemon.stats()["caches"][0]["sessions"][0]["operations_in_flight"]
                    == "0", "nothing in flight")
@@ -129,17 +127,6 @@ class FullQueue(unittest.TestCase):
     def refused(calls, count):
         done = [call for call in calls if call.done()]
         return done if len(done) >= count else None
-
-    @staticmethod
-    def threads(daemon):
-        """Names of the daemon's threads, sorted."""
-        names = []
-        for thread in pathlib.Path("/proc/%d/task" % daemon.pid).iterdir():
-            try:
-                names.append((thread / "comm").read_text().strip())
-            except (FileNotFoundError, ProcessLookupError):
-                continue  # has ended meanwhile
-        return sorted(names)
 
 
 class Sigterm(unittest.TestCase):

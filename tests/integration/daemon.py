@@ -148,8 +148,20 @@ class Daemon(Process):
     def descriptor_count(self):
         return len(os.listdir("/proc/%d/fd" % self.pid))
 
-    def thread_count(self):
-        return len(os.listdir("/proc/%d/task" % self.pid))
+    def threads(self):
+        """Names of its threads, sorted. Those of its own begin with kv; how many of gRPC's there are
+        depends on the load."""
+        names = []
+        for thread in os.listdir("/proc/%d/task" % self.pid):
+            try:
+                with open("/proc/%d/task/%s/comm" % (self.pid, thread)) as name:
+                    names.append(name.read().strip())
+            except (FileNotFoundError, ProcessLookupError):
+                continue  # has ended meanwhile
+        return sorted(names)
+
+    def own_threads(self):
+        return [name for name in self.threads() if name.startswith("kv")]
 
 
 class Session:

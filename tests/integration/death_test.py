@@ -53,7 +53,8 @@ class Death(unittest.TestCase):
         engine.start()
         self.addCleanup(engine.join)
         self.addCleanup(stop.set)
-        rss, threads, descriptors, seconds = [], [], [], []
+        rss, descriptors, seconds = [], [], []
+        threads, own = self.daemon.threads(), self.daemon.own_threads()
         for i in range(20):
             worker = self.start_worker()
             worker.kill()
@@ -66,13 +67,15 @@ class Death(unittest.TestCase):
             else:
                 descriptors.append(self.daemon.descriptor_count())
             rss.append(self.daemon.rss_bytes())
-            threads.append(self.daemon.thread_count())
+            wait_until(lambda: len(self.daemon.own_threads()) <= len(own),
+                       "no thread is left over")
         stop.set()
         engine.join()
         self.assertEqual(failures, [])
         # Growth of each cycle would show twenty times over; the first ones warm the allocator up.
         self.assertLess(max(rss[10:]) - max(rss[:10]), 2 * MIB, rss)
-        self.assertLessEqual(max(threads[10:]), max(threads[:10]), threads)
+        # gRPC starts some of its own as it finds more to do: not one for each worker.
+        self.assertLess(len(self.daemon.threads()) - len(threads), 10)
         # The median: a machine that does much else may be late once.
         self.assertLess(sorted(seconds)[10], 1, seconds)
 
