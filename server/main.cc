@@ -229,7 +229,7 @@ absl::Status AdoptCaches(const HostPool& pool, Node* node, const Log& log) {
 void Apply(const DaemonOptions& options, Log* log, Node* node, Server* server) {
   log->SetLevel(options.log_level);
   log->SetFormat(options.log_format);
-  node->SetLimits(options.node.sessions_max, options.node.caches_max);
+  node->SetLimits({options.node.sessions_max, options.node.caches_max, options.node.user_quota});
   server->SetRules(options.server.rules);
 }
 

@@ -63,6 +63,32 @@ std::string Warnings(const v1::Counters& counters) {
   return text;
 }
 
+// Who takes how much of the pool: of interest where several share a node.
+std::string UserLines(const v1::GetStatsResponse& stats) {
+  if (stats.users_size() < 2) return "";
+  std::string text;
+  for (const v1::UserStats& user : stats.users()) {
+    absl::StrAppend(&text, "user     ", user.has_uid() ? absl::StrCat(user.uid()) : "-", ": ",
+                    user.sessions(), " sessions, ", user.caches(), " caches, ",
+                    Bytes(user.pool_bytes()), " of the pool\n");
+  }
+  return text;
+}
+
+// "" where users have no quota.
+std::string QuotaLine(const v1::GetNodeInfoResponse& info) {
+  std::vector<std::string> parts;
+  const auto add = [&parts](int64_t limit, const std::string& text) {
+    if (limit > 0) parts.push_back(text);
+  };
+  add(info.sessions_per_uid_max(), absl::StrCat(info.sessions_per_uid_max(), " sessions"));
+  add(info.caches_per_uid_max(), absl::StrCat(info.caches_per_uid_max(), " caches"));
+  add(info.pool_bytes_per_uid_max(),
+      absl::StrCat(Bytes(info.pool_bytes_per_uid_max()), " of the pool"));
+  if (parts.empty()) return "";
+  return absl::StrCat("quota    ", absl::StrJoin(parts, ", "), " for each user\n");
+}
+
 std::string CacheTable(const v1::GetStatsResponse& stats) {
   Table table({"CACHE", ">SESSIONS", ">REQUESTS", ">BLOCKS USED", ">KEPT", ">FREE", ">FREE RUN",
                ">HITS", ">MISSES", ">HIT RATE", ">LATELY", ">TO GPU", ">TO HOST", ">EVICTIONS/S"});
@@ -147,7 +173,8 @@ int64_t Quantile(const v1::OperationStats& operation, double fraction) {
 }
 
 std::string StatsView(const v1::GetStatsResponse& stats, bool detailed) {
-  std::string text = absl::StrCat(NodeView(stats), Warnings(stats.counters()), CacheTable(stats));
+  std::string text = absl::StrCat(NodeView(stats), UserLines(stats), Warnings(stats.counters()),
+                                  CacheTable(stats));
   if (detailed && stats.caches_size() == 1) {
     const v1::CacheStats& cache = stats.caches(0);
     absl::StrAppend(&text, GroupTable(cache), OperationTable(cache), SessionTable(cache));
@@ -205,7 +232,8 @@ std::string InfoView(const v1::GetNodeInfoResponse& info) {
       absl::FormatTime("%Y-%m-%d %H:%M:%S UTC", TimeOf(info.start_time()), absl::UTCTimeZone()),
       "\nlistens  ", absl::StrJoin(info.listen_addresses(), ", "), "\nmetrics  ",
       info.metrics_address().empty() ? "off" : info.metrics_address(), "\nlimits   ",
-      info.sessions_max(), " sessions, ", info.caches_max(), " caches\n", PoolLine(info.pool()));
+      info.sessions_max(), " sessions, ", info.caches_max(), " caches\n", QuotaLine(info),
+      PoolLine(info.pool()));
   for (const v1::DeviceInfo& device : info.devices()) {
     absl::StrAppend(&text, "device   ", device.uuid(), " (", device.backend(), ", ", device.name(),
                     "): ", Bytes(device.used_bytes()), " of ", Bytes(device.memory_bytes()),

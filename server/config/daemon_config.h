@@ -38,6 +38,8 @@ struct DaemonConfig {
   absl::Duration retain_duration_max;
   int32_t sessions_max = 0;
   int32_t caches_max = 0;
+  int32_t sessions_per_uid_max = 0, caches_per_uid_max = 0;
+  int64_t pool_bytes_per_uid_max = 0;
   int32_t operations_in_flight_max = 0;
   int32_t control_threads = 0;
   int32_t control_queue_max = 0;

@@ -54,8 +54,8 @@ std::string SchemaOf(const Setting& setting) {
       // Quoted, since YAML reads 0660 as the number 432.
       return R"("type": "string", "pattern": "^0?[0-7]{1,3}$")";
     case Kind::kBytes:
-      return R"("type": ["string", "integer"], "minimum": 1, )"
-             R"("pattern": "^[0-9]+([.][0-9]+)?([KMGT]iB)?$")";
+      return absl::StrCat(R"("type": ["string", "integer"], "minimum": )", setting.minimum,
+                          R"(, "pattern": "^[0-9]+([.][0-9]+)?([KMGT]iB)?$")");
     case Kind::kDuration:
       return R"("type": "string", "pattern": "^([0-9]+([.][0-9]+)?(ns|us|ms|s|m|h))+$|^0$")";
     case Kind::kChoice: {

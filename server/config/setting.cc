@@ -193,6 +193,29 @@ constexpr Setting kSettings[] = {
      .maximum = kCachesMax,
      .reloadable = true,
      .help = "Caches. Lowered, it ends none."},
+    {.name = "sessions_per_uid_max",
+     .kind = Kind::kNumber,
+     .default_text = "0",
+     .minimum = 0,
+     .maximum = kSessionsMax,
+     .reloadable = true,
+     .help = "Open sessions of one user. 0: as many as there are. Lowered, it ends none."},
+    {.name = "caches_per_uid_max",
+     .kind = Kind::kNumber,
+     .default_text = "0",
+     .minimum = 0,
+     .maximum = kCachesMax,
+     .reloadable = true,
+     .help = "Caches of one user: of those who made them. 0: as many as there are. Lowered, it "
+             "ends none."},
+    {.name = "pool_bytes_per_uid_max",
+     .kind = Kind::kBytes,
+     .default_text = "0",
+     .minimum = 0,
+     .maximum = INT64_MAX,
+     .reloadable = true,
+     .help = "Of the host pool: what the caches of one user may take. 0: all of it. Lowered, it "
+             "ends none."},
     {.name = "operations_in_flight_max",
      .kind = Kind::kNumber,
      .default_text = "1024",
@@ -234,22 +257,6 @@ constexpr Setting kSettings[] = {
      .help = "One event a line on standard error: name=value pairs, or a JSON object."},
 };
 
-// Letters to change, add or leave out to make one from the other.
-int DistanceOf(absl::string_view a, absl::string_view b) {
-  std::vector<int> row(b.size() + 1);
-  for (size_t j = 0; j < row.size(); ++j) row[j] = static_cast<int>(j);
-  for (size_t i = 0; i < a.size(); ++i) {
-    int diagonal = row[0];
-    row[0] = static_cast<int>(i) + 1;
-    for (size_t j = 0; j < b.size(); ++j) {
-      const int changed = diagonal + (a[i] == b[j] ? 0 : 1);
-      diagonal = row[j + 1];
-      row[j + 1] = std::min({changed, row[j] + 1, row[j + 1] + 1});
-    }
-  }
-  return row.back();
-}
-
 absl::Status Refuse(const Setting& setting, absl::string_view text) {
   return absl::InvalidArgumentError(
       absl::StrCat(setting.name, ": '", text, "' is not ", RangeOf(setting)));
@@ -285,6 +292,7 @@ absl::Status CheckText(const Setting& setting, const std::string& text) {
              (text.size() < 4 || text[0] == '0');
       break;
     case Kind::kBytes: {
+      if (text == "0" && setting.minimum == 0) break;  // none, which is no size
       const absl::StatusOr<int64_t> bytes = ParseByteSize(text);
       if (!bytes.ok()) {
         return absl::InvalidArgumentError(
@@ -332,26 +340,6 @@ const Setting* FindSetting(absl::string_view name) {
   return nullptr;
 }
 
-std::string NearestOf(absl::string_view name, const std::vector<absl::string_view>& known) {
-  std::string nearest;
-  // A third of the letters may be wrong: beyond that a guess confuses more than it helps.
-  int best = std::max(2, static_cast<int>(name.size() / 3)) + 1;
-  for (const absl::string_view candidate : known) {
-    const int distance = DistanceOf(name, candidate);
-    if (distance < best) {
-      best = distance;
-      nearest = std::string(candidate);
-    }
-  }
-  return nearest;
-}
-
-std::string NearestSetting(absl::string_view name) {
-  std::vector<absl::string_view> known;
-  for (const Setting& setting : kSettings) known.push_back(setting.name);
-  return NearestOf(name, known);
-}
-
 bool IsList(SettingKind kind) { return kind == Kind::kTexts || kind == Kind::kNumbers; }
 
 absl::Status CheckTexts(const Setting& setting, const std::vector<std::string>& texts) {
@@ -380,7 +368,8 @@ std::string RangeOf(const Setting& setting) {
     case Kind::kOctal:
       return "an octal number in 0..0777";
     case Kind::kBytes:
-      return "a size: bytes, or a number with KiB, MiB, GiB or TiB";
+      return absl::StrCat(setting.minimum == 0 ? "0 or " : "",
+                          "a size: bytes, or a number with KiB, MiB, GiB or TiB");
     case Kind::kDuration:
       return absl::StrCat("a duration like 5s, ",
                           absl::FormatDuration(absl::Seconds(setting.minimum)), "..",

@@ -49,6 +49,9 @@ TEST(Settings, TypedDefaults) {
   EXPECT_EQ(config.shutdown_grace, absl::Seconds(5));
   EXPECT_EQ(config.sessions_max, kSessionsMax);
   EXPECT_EQ(config.caches_max, kCachesMax);
+  EXPECT_EQ(config.sessions_per_uid_max, 0);
+  EXPECT_EQ(config.caches_per_uid_max, 0);
+  EXPECT_EQ(config.pool_bytes_per_uid_max, 0);
   EXPECT_EQ(config.operations_in_flight_max, kOperationsInFlightMax);
   EXPECT_EQ(config.control_threads, kControlThreads);
   EXPECT_EQ(config.control_queue_max, kControlQueueMax);

@@ -175,6 +175,9 @@ grpc::ServerUnaryReactor* AdminService::GetNodeInfo(grpc::CallbackServerContext*
   const NodeLimits limits = node.limits();
   response->set_sessions_max(limits.sessions_max);
   response->set_caches_max(limits.caches_max);
+  response->set_sessions_per_uid_max(limits.user_quota.sessions_max);
+  response->set_caches_per_uid_max(limits.user_quota.caches_max);
+  response->set_pool_bytes_per_uid_max(limits.user_quota.pool_bytes_max);
   return Answer(call, "GetNodeInfo", absl::OkStatus());
 }
 

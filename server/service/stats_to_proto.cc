@@ -181,6 +181,13 @@ v1::GetStatsResponse StatsToProto(const NodeSnapshot& node, const HostPool::Stat
   for (const CacheSnapshot& cache : node.caches) *to.add_caches() = CacheToProto(cache);
   to.set_sessions(node.sessions);
   to.set_draining(node.draining);
+  for (const UserSnapshot& user : node.users) {
+    v1::UserStats* const one = to.add_users();
+    if (user.uid >= 0) one->set_uid(user.uid);
+    one->set_sessions(user.sessions);
+    one->set_caches(user.caches);
+    one->set_pool_bytes(user.pool_bytes);
+  }
   return to;
 }
 

@@ -26,13 +26,21 @@ absl::Status CheckBookkeeping(const CacheLayout& layout, const HostPool& pool) {
                              "what the daemon keeps of each block of a cache", bytes);
 }
 
-// What a part of the pool's rows holds behind the rows of the cache.
-int64_t BackedBytesInPart(const CacheLayout& layout) {
-  const int64_t bytes = TrackingGeometryOf(layout).backed_bytes;
+int64_t WholePieces(int64_t bytes) {
   return (bytes + kPoolAlignmentBytes - 1) / kPoolAlignmentBytes * kPoolAlignmentBytes;
 }
 
+// What a part of the pool's rows holds behind the rows of the cache.
+int64_t BackedBytesInPart(const CacheLayout& layout) {
+  return WholePieces(TrackingGeometryOf(layout).backed_bytes);
+}
+
 }  // namespace
+
+int64_t CacheMemory::PoolBytesOf(const CacheLayout& layout, const HostPool& pool) {
+  const int64_t rows = HostGeometryOf(layout).size_bytes;
+  return WholePieces(pool.folder() == nullptr ? rows : rows + BackedBytesInPart(layout));
+}
 
 absl::StatusOr<CacheMemory> CacheMemory::Create(absl::string_view name, const CacheAccess& access,
                                                 const CacheLayout& layout, HostPool* pool,

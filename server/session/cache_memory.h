@@ -44,6 +44,9 @@ class CacheMemory {
 
   CacheMemory() = default;  // no memory
 
+  // What a cache of that layout takes of the pool.
+  static int64_t PoolBytesOf(const CacheLayout& layout, const HostPool& pool);
+
   HostView host() const;
   BlockRecords records();
   SharedRange rows() const;

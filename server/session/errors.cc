@@ -67,4 +67,23 @@ absl::Status LimitReached(absl::string_view what, int64_t limit, absl::Duration 
                             retry_delay, {{"limit", absl::StrCat(limit)}});
 }
 
+absl::Status UserLimitReached(absl::string_view what, absl::string_view setting,
+                              const UserUse& use) {
+  const std::string text =
+      absl::StrCat("user ", use.uid, " has ", use.used, " ", what, " of at most ", use.limit,
+                   " (the daemon's --", setting, "), and this takes ", use.wanted);
+  const ErrorMetadata metadata = {{"limit", absl::StrCat(use.limit)},
+                                  {"used", absl::StrCat(use.used)},
+                                  {"requested", absl::StrCat(use.wanted)},
+                                  {"uid", absl::StrCat(use.uid)},
+                                  {"setting", std::string(setting)}};
+  if (use.wanted > use.limit) {
+    return MakeError(absl::StatusCode::kResourceExhausted, "LIMIT_REACHED",
+                     absl::StrCat(text, ": more than there ever is"), metadata);
+  }
+  return MakeRetryableError(absl::StatusCode::kResourceExhausted, "LIMIT_REACHED",
+                            absl::StrCat(text, ": end others, or try again later"), kFullRetryDelay,
+                            metadata);
+}
+
 }  // namespace kvtier

@@ -29,5 +29,13 @@ absl::Status Draining();
 // `rolled_back` says what state the caller finds.
 absl::Status DeadlinePassed(absl::string_view rolled_back);
 absl::Status LimitReached(absl::string_view what, int64_t limit, absl::Duration retry_delay);
+// Of what one user may have: `setting` bounds it. There is something to wait for, unless `wanted`
+// alone is too much.
+struct UserUse {
+  int32_t uid = -1;
+  int64_t used = 0, wanted = 0, limit = 0;
+};
+absl::Status UserLimitReached(absl::string_view what, absl::string_view setting,
+                              const UserUse& use);
 
 }  // namespace kvtier

@@ -16,9 +16,7 @@ const std::string& Node::boot_id() const { return impl_->boot_id(); }
 
 absl::Time Node::start_time() const { return impl_->start_time(); }
 
-void Node::SetLimits(int32_t sessions_max, int32_t caches_max) {
-  impl_->SetLimits(sessions_max, caches_max);
-}
+void Node::SetLimits(const NodeLimits& limits) { impl_->SetLimits(limits); }
 
 NodeLimits Node::limits() const { return impl_->limits(); }
 

@@ -36,10 +36,18 @@
 
 namespace kvtier {
 
+// What each user may have at a time, of caches what is the user's own; 0: as much as there is.
+struct UserQuota {
+  int32_t sessions_max = 0;
+  int32_t caches_max = 0;
+  int64_t pool_bytes_max = 0;
+};
+
 struct NodeOptions {
   std::string version;
   int32_t sessions_max = kSessionsMax;
   int32_t caches_max = kCachesMax;
+  UserQuota user_quota;
   int32_t operations_in_flight_max = kOperationsInFlightMax;  // per session and cache
   absl::Duration reattach_duration = absl::Minutes(5);        // see AdoptCaches
   absl::Duration retain_duration_max = absl::Hours(1);        // what AttachOptions may ask for
@@ -50,6 +58,7 @@ struct NodeOptions {
 struct NodeLimits {
   int32_t sessions_max = 0;
   int32_t caches_max = 0;
+  UserQuota user_quota;
 };
 
 class Node {
@@ -64,7 +73,7 @@ class Node {
   const std::string& boot_id() const;
   absl::Time start_time() const;
   // As in NodeOptions, from now on; what is there already stays.
-  void SetLimits(int32_t sessions_max, int32_t caches_max);
+  void SetLimits(const NodeLimits& limits);
   NodeLimits limits() const;
 
   // ---- Caches that outlive their sessions.

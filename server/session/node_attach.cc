@@ -186,6 +186,7 @@ absl::StatusOr<std::shared_ptr<CacheSlot>> Node::Impl::JoinOrMakeSlot(absl::stri
     if (!MayEndLocked(slot)) return same;
     DropLocked(std::shared_ptr<CacheSlot>(found->second));
   }
+  KVTIER_RETURN_IF_ERROR(CheckUsersCaches(peer.uid));
   if (static_cast<int32_t>(caches_.size()) >= limits_.caches_max && !DropOneLocked()) {
     return LimitReached("caches", limits_.caches_max, kFullRetryDelay);
   }
@@ -239,6 +240,7 @@ absl::StatusOr<AttachResult> Node::Impl::Attach(absl::string_view session_id, co
 }
 
 absl::Status Node::Impl::MakeCache(CacheSlot* slot, absl::Time deadline) {
+  KVTIER_RETURN_IF_ERROR(CountPoolBytes(slot, deadline));
   while (true) {
     absl::StatusOr<std::shared_ptr<Cache>> cache =
         Cache::Create(slot->name, slot->access, slot->layout, pool_, backend_, clock_);

@@ -1,12 +1,15 @@
 // What is inside a Node. Its parts: node_sessions.cc (sessions and their end), node_attach.cc,
-// node_control.cc, node_data.cc, node_retain.cc (caches without sessions), snapshot.cc.
-// One lock, `mutex_` (rank: node), guards who is there: sessions, caches, which session is
-// attached where. It is held for look-ups only, never over an allocation or a device. A session
-// or cache that is being made holds its place meanwhile, so that there is one maker at a time.
+// node_control.cc, node_data.cc, node_retain.cc (caches without sessions), node_quota.cc (what
+// users have), snapshot.cc. One lock, `mutex_` (rank: node), guards who is there: sessions, caches,
+// which session is attached where. It is held for look-ups only, never over an allocation or a
+// device. A session or cache that is being made holds its place meanwhile, so that there is one
+// maker at a time.
 #pragma once
 
 #include <atomic>
+#include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -31,7 +34,7 @@ class Node::Impl {
   const std::string& boot_id() const { return boot_id_; }
   bool draining() const { return draining_.load(std::memory_order_relaxed); }
   absl::Time start_time() const { return start_time_; }
-  void SetLimits(int32_t sessions_max, int32_t caches_max);
+  void SetLimits(const NodeLimits& limits);
   NodeLimits limits() const;
   absl::StatusOr<std::vector<std::string>> AdoptCaches();
   std::vector<std::string> EndExpiredCaches();
@@ -110,9 +113,21 @@ class Node::Impl {
   // Takes it off the list; who called frees its memory, or (Drop) the reaper does.
   void EndLocked(const std::shared_ptr<CacheSlot>& slot) KVTIER_REQUIRES(mutex_);
   void DropLocked(const std::shared_ptr<CacheSlot>& slot) KVTIER_REQUIRES(mutex_);
-  // Drops the one whose time would be over first; For: if all of them are enough for `bytes`.
-  bool DropOneLocked() KVTIER_REQUIRES(mutex_);
+  // Drops the one whose time would be over first, of those of `owner_uid` if there is one; For: if
+  // all of them are enough for `bytes`.
+  bool DropOneLocked(std::optional<int32_t> owner_uid = std::nullopt) KVTIER_REQUIRES(mutex_);
   bool DropOneFor(int64_t bytes);
+
+  // node_quota.cc
+  std::map<int32_t, UserSnapshot> UsersLocked() const KVTIER_REQUIRES(mutex_);
+  UserSnapshot UserLocked(int32_t uid) const KVTIER_REQUIRES(mutex_);
+  // May a user have one more? Errors: LIMIT_REACHED.
+  absl::Status CheckUsersSessions(int32_t uid) const KVTIER_REQUIRES(mutex_);
+  // The same; one of the user's own that nobody uses gives way.
+  absl::Status CheckUsersCaches(int32_t uid) KVTIER_REQUIRES(mutex_);
+  // Counts a cache's memory as its owner's, before the pool is asked for it; as MakeCache, waits
+  // for what is on its way back, and has caches of the owner's give way. Errors: LIMIT_REACHED.
+  absl::Status CountPoolBytes(CacheSlot* slot, absl::Time deadline);
 
   // node_attach.cc
   absl::StatusOr<DeviceInfo> ResolveDevice(absl::string_view device_uuid) const;

@@ -34,6 +34,7 @@ absl::StatusOr<std::vector<std::string>> Node::Impl::AdoptCaches() {
     slot->cache = *std::move(cache);
     slot->adopted = true;
     slot->access = access;
+    slot->pool_bytes = slot->cache->memory().pool_bytes();
     slot->retention = retention;
     slot->reattach_until = clock_->Now() + options_.reattach_duration;
     slot->expires = std::max(slot->reattach_until, clock_->Now() + retention.duration);
@@ -99,10 +100,11 @@ void Node::Impl::DropLocked(const std::shared_ptr<CacheSlot>& slot) {
   reaper_.Post([this, slot] { CountReaped(slot); });
 }
 
-bool Node::Impl::DropOneLocked() {
+bool Node::Impl::DropOneLocked(std::optional<int32_t> owner_uid) {
   std::shared_ptr<CacheSlot> first;
   for (const auto& [name, slot] : caches_) {
     if (!MayEndLocked(*slot)) continue;
+    if (owner_uid.value_or(slot->access.owner_uid) != slot->access.owner_uid) continue;
     if (first == nullptr || slot->expires < first->expires) first = slot;
   }
   if (first == nullptr) return false;

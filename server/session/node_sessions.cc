@@ -27,7 +27,7 @@ Node::Impl::Impl(NodeOptions options, const Clock* clock, DeviceBackend* backend
       pool_(pool),
       boot_id_(RandomHex(kBootIdBytes)),
       start_time_(clock->Now()),
-      limits_{options_.sessions_max, options_.caches_max},
+      limits_{options_.sessions_max, options_.caches_max, options_.user_quota},
       reaper_(options_.reaper_threads) {}
 
 Node::Impl::~Impl() {
@@ -35,9 +35,9 @@ Node::Impl::~Impl() {
   CloseAllSessions("the daemon stops", absl::InfiniteFuture()).IgnoreError();
 }
 
-void Node::Impl::SetLimits(int32_t sessions_max, int32_t caches_max) {
+void Node::Impl::SetLimits(const NodeLimits& limits) {
   MutexLock lock(&mutex_);
-  limits_ = {sessions_max, caches_max};
+  limits_ = limits;
 }
 
 NodeLimits Node::Impl::limits() const {
@@ -57,6 +57,7 @@ absl::StatusOr<std::string> Node::Impl::OpenSession(absl::string_view client_nam
   if (static_cast<int32_t>(sessions_.size()) >= limits_.sessions_max) {
     return LimitReached("sessions", limits_.sessions_max, kFullRetryDelay);
   }
+  KVTIER_RETURN_IF_ERROR(CheckUsersSessions(peer.uid));
   tokens_.AddSession(id, peer.uid);
   NodeSession& session = sessions_[id];
   session.client_name = std::string(client_name);

@@ -26,6 +26,7 @@ struct CacheSlot {
   bool freeing = false;          // somebody frees the ended cache
   bool adopted = false;          // an earlier daemon made it
   CacheAccess access;            // constant
+  int64_t pool_bytes = 0;        // that count as its owner's
   Retention retention;
   // It stays so long without sessions: as an adopted one, and as of the last one's leaving.
   absl::Time reattach_until = absl::InfinitePast(), expires = absl::InfinitePast();

@@ -26,6 +26,7 @@ absl::StatusOr<NodeSnapshot> Node::Impl::Snapshot(absl::string_view cache) const
     MutexLock lock(&mutex_);
     snapshot.sessions = static_cast<int32_t>(sessions_.size());
     snapshot.total = ended_total_;
+    for (const auto& [uid, user] : UsersLocked()) snapshot.users.push_back(user);
     for (const auto& [name, slot] : caches_) {
       if (slot->cache == nullptr) continue;
       present.push_back(

@@ -165,10 +165,18 @@ struct CacheSnapshot {
   std::array<LatencyCounts, kOperationKindCount> latencies;  // by OperationKind
 };
 
+// What a user has, of caches and pool what is the user's own.
+struct UserSnapshot {
+  int32_t uid = -1;  // -1: nobody knows whose
+  int32_t sessions = 0, caches = 0;
+  int64_t pool_bytes = 0;  // also of ended caches whose memory is not back yet
+};
+
 struct NodeSnapshot {
   absl::Time time;
   Counts total;                       // all caches, ended ones included
   std::vector<CacheSnapshot> caches;  // by name
+  std::vector<UserSnapshot> users;    // by uid, who has something
   int32_t sessions = 0;
   bool draining = false;
 };

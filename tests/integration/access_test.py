@@ -164,6 +164,32 @@ class Users(Access):
                     self.assertEqual(redeem(channel, guess)[0], NOT_FOUND)
         self.assertRegex(token, "^[0-9a-f]{32}$")
 
+    def test_a_users_quota_leaves_others_theirs(self):
+        daemon = self.start("--pool_bytes=64MiB", "--pool_bytes_per_uid_max=4MiB",
+                            "--sessions_per_uid_max=2")
+        stranger = self.stranger()
+        self.assertTrue(self.attach(stranger, cache="a")["created"])
+        large = layout(block_count=4096)  # of 16 rows of 64 bytes: 4 MiB
+        refused = stranger.call(TIER + "AttachCache", {"session_id": stranger.open(),
+                                                       "cache": "b", "layout": large})
+        self.assertEqual((refused["code"], refused["reason"]),
+                         ("RESOURCE_EXHAUSTED", "LIMIT_REACHED"))
+        self.assertEqual((refused["metadata"]["setting"], refused["metadata"]["limit"],
+                          refused["metadata"]["uid"]),
+                         ("pool_bytes_per_uid_max", str(4 << 20), str(OTHER)))
+        third = stranger.open()
+        self.assertEqual(third["metadata"],
+                         {"setting": "sessions_per_uid_max", "limit": "2", "used": "2",
+                          "requested": "1", "uid": str(OTHER)})
+        self.work(daemon)  # another user, who has the rest
+        users = to_json(daemon.client.call(ADMIN + "GetStats"))["users"]
+        self.assertEqual([(user["uid"], user["sessions"], user["caches"], user["pool_bytes"])
+                          for user in users],
+                         [(os.getuid(), 1, 1, str(2 << 20)), (OTHER, 2, 1, str(2 << 20))])
+        info = daemon.client.call(ADMIN + "GetNodeInfo")
+        self.assertEqual((info.pool_bytes_per_uid_max, info.sessions_per_uid_max,
+                          info.caches_per_uid_max), (4 << 20, 2, 0))
+
     def test_whom_the_sockets_mode_keeps_out(self):
         if os.getuid() != 0:
             self.skipTest("a socket is root's to give to another group")
