@@ -73,7 +73,9 @@ AccessControl::Caller AccessControl::CallerOf(const grpc::CallbackServerContext&
   const std::string name = PeerNameOf(call);
   if (absl::StartsWith(name, kLocalPeerPrefix)) {
     caller.is_local = true;
-    caller.peer = peers_->Find(name);
+    PeerTable::Found found = peers_->Find(name);
+    caller.peer = std::move(found.peer);
+    caller.connection = found.id;
   } else {
     caller.names = CertificateNames(*call.auth_context());
   }
@@ -98,9 +100,12 @@ Role AccessControl::RoleOf(const Caller& caller) const {
   return AreAnyIn(rules_.tls_viewers, caller.names) ? Role::kViewer : Role::kNone;
 }
 
-absl::StatusOr<Peer> AccessControl::WorkerOf(const grpc::CallbackServerContext& call) const {
+absl::StatusOr<WorkerCaller> AccessControl::WorkerOf(
+    const grpc::CallbackServerContext& call) const {
   Caller caller = CallerOf(call);
-  if (caller.is_local && caller.peer.uid != kNobodyKnows) return std::move(caller.peer);
+  if (caller.is_local && caller.peer.uid != kNobodyKnows) {
+    return WorkerCaller{std::move(caller.peer), caller.connection};
+  }
   return Denied(
       "workers connect to the Unix socket: elsewhere nobody knows whose they are, and no memory "
       "can "
@@ -139,10 +144,6 @@ std::string AccessControl::NameOf(const grpc::CallbackServerContext& call) const
   return caller.names.empty()
              ? peer
              : absl::StrCat("certificate ", absl::StrJoin(caller.names, ","), ", ", peer);
-}
-
-int64_t AccessControl::ConnectionOf(const grpc::CallbackServerContext& call) const {
-  return peers_->IdOf(PeerNameOf(call));
 }
 
 absl::Status MayNotConnect(const Peer& peer) {

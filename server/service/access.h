@@ -21,6 +21,12 @@ namespace kvtier {
 // What callers of kvtier.v1.KvTierAdmin may do; each may do what the one before it may.
 enum class Role { kNone, kViewer, kOperator };
 
+// Who calls over the Unix socket, and what tells the connection from all others (PeerTable::Found).
+struct WorkerCaller {
+  Peer peer;
+  int64_t connection = 0;
+};
+
 struct AccessRules {
   // Users who may connect to the Unix socket. None: all whom its mode lets in.
   std::vector<int32_t> allowed_uids;
@@ -45,14 +51,12 @@ class AccessControl {
 
   bool MayConnect(const Peer& peer) const;
   // Whose worker calls. Errors: ACCESS_DENIED over TCP, where nobody knows.
-  absl::StatusOr<Peer> WorkerOf(const grpc::CallbackServerContext& call) const;
+  absl::StatusOr<WorkerCaller> WorkerOf(const grpc::CallbackServerContext& call) const;
   // Errors: ACCESS_DENIED. `method` is for people.
   absl::Status CheckRole(const grpc::CallbackServerContext& call, absl::string_view method,
                          Role needed) const;
   // For the log: "uid 0, pid 17", "certificate ops.example, ipv4:10.0.0.1:4711".
   std::string NameOf(const grpc::CallbackServerContext& call) const;
-  // What tells its connection from all others (PeerTable::IdOf); 0 over TCP.
-  int64_t ConnectionOf(const grpc::CallbackServerContext& call) const;
 
  protected:
   // As gRPC names its connection. A context that gRPC has not made has none: for tests.
@@ -64,6 +68,7 @@ class AccessControl {
   struct Caller {
     bool is_local = false;           // over the Unix socket
     Peer peer;                       // if it is
+    int64_t connection = 0;          // ditto
     std::vector<std::string> names;  // of its certificate, if that has any
   };
   Caller CallerOf(const grpc::CallbackServerContext& call) const;

@@ -40,8 +40,9 @@ class IncomingCalls : public std::enable_shared_from_this<IncomingCalls> {
     // Requests that are being received: 1 GiB, if all are as large as may be.
     size_t receiving_max = 32;
     size_t receiving_of_connection_max = 8;
-    // Calls that go on receiving requests, one after the other (RunSteps). A session has one.
-    size_t streams_max = 256;
+    // Calls that go on receiving requests, one after the other (RunSteps), and of which nobody here
+    // sees how much of a request is there: 4 GiB, if all are as large as may be. A session has one.
+    size_t streams_max = 128;
     size_t streams_of_connection_max = 64;
     // From when a request is asked for to when all of it is there. A worker's largest takes a
     // fraction of a second.

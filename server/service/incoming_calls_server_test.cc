@@ -1,4 +1,7 @@
 // Clients that open calls and do not send their requests, against a whole server.
+#include <netinet/in.h>
+#include <sys/socket.h>
+
 #include <memory>
 #include <thread>
 #include <utility>
@@ -7,6 +10,7 @@
 #include "gmock/gmock.h"
 #include "grpcpp/generic/generic_stub.h"
 #include "gtest/gtest.h"
+#include "server/core/shared_memory.h"
 #include "server/service/service_fixture.h"
 
 namespace kvtier {
@@ -121,6 +125,36 @@ TEST_F(IncomingCallsServerTest, AConnectionHasSoManyCallsOfSteps) {
   EXPECT_TRUE(Ask(channel).ok()) << "an idle one is not waited for";
   manual_clock_->Advance(absl::Hours(1));
   EXPECT_TRUE(Ask(channel).ok());
+}
+
+class IncomingTcpCallsServerTest : public IncomingCallsServerTest {
+ protected:
+  IncomingTcpCallsServerTest() {
+    server_options_.tcp_addresses = {"127.0.0.1:0", has_ipv6_ ? "[::1]:0" : "127.0.0.1:0"};
+    server_options_.incoming_calls.calls_max = 4;
+  }
+  static bool HasIpv6() {
+    const UniqueFd fd(socket(AF_INET6, SOCK_STREAM | SOCK_CLOEXEC, 0));
+    const sockaddr_in6 address = {.sin6_family = AF_INET6, .sin6_addr = IN6ADDR_LOOPBACK_INIT};
+    return bind(fd.get(), reinterpret_cast<const sockaddr*>(&address), sizeof(address)) == 0;
+  }
+  const bool has_ipv6_ = HasIpv6();
+
+  std::shared_ptr<grpc::Channel> ConnectTo(size_t address) {
+    return grpc::CreateChannel(server().listen_addresses()[address],
+                               grpc::InsecureChannelCredentials());
+  }
+};
+
+// As its connections, the calls of an address count together, whatever ports and families it has.
+TEST_F(IncomingTcpCallsServerTest, LoopbackIsOneAddress) {
+  if (!has_ipv6_) GTEST_SKIP() << "this machine has no ::1";
+  HalfCall first(ConnectTo(1), kStats), second(ConnectTo(2), kStats);
+  for (const size_t address : {1, 2}) {
+    EXPECT_TRUE(IsWireError(HalfCall(ConnectTo(address), kStats).Finish(),
+                            grpc::StatusCode::RESOURCE_EXHAUSTED, "LIMIT_REACHED"));
+  }
+  EXPECT_TRUE(Ask(NewChannel()).ok()) << "the others' half is free";
 }
 
 TEST_F(IncomingCallsServerTest, AShutdownWaitsForNoRequest) {

@@ -9,6 +9,7 @@
 #include "google/protobuf/descriptor.h"
 #include "proto/support/wire_limits.h"
 #include "server/core/status_macros.h"
+#include "server/service/answer_size.h"
 #include "server/service/call_deadline.h"
 #include "server/service/from_proto.h"
 #include "server/service/retention_proto.h"
@@ -24,16 +25,8 @@ std::vector<int32_t> VectorOf(const Field& field) {
   return {field.begin(), field.end()};
 }
 
-// Of a few blocks the answer is no larger than others, which take no place either.
-constexpr int64_t kBlocksWithoutPlaceMax = 512;
-
-// 0 where it takes no place. In memory and as it is sent: of each block its id and its generation.
-int64_t AnswerBytesMax(const v1::AssignBlocksRequest& request) {
-  constexpr int64_t kBlockBytes = 2 * (int64_t{sizeof(int32_t)} + wire::kVarintBytesMax);
-  // More are refused.
-  const int64_t blocks =
-      std::min(int64_t{request.count()} + request.shared_block_ids_size(), wire::kBlocksPerCallMax);
-  return blocks > kBlocksWithoutPlaceMax ? blocks * kBlockBytes : 0;
+UnreadAnswers::Reader ReaderOf(const WorkerCaller& caller) {
+  return {.connection = caller.connection, .peer = CountedAs(caller.peer)};
 }
 
 }  // namespace
@@ -69,21 +62,21 @@ KvTierService::KvTierService(const CallDoor& door, const SessionCallContext* con
   receive("RunSteps", &KvTierService::RunSteps);
 }
 
-absl::StatusOr<Peer> KvTierService::CheckStart(const grpc::CallbackServerContext& context,
-                                               const std::string& session_id,
-                                               absl::Time deadline) const {
-  KVTIER_ASSIGN_OR_RETURN(Peer peer, access_->WorkerOf(context));
-  KVTIER_RETURN_IF_ERROR(node_->CheckCaller(session_id, peer));
+absl::StatusOr<WorkerCaller> KvTierService::CheckStart(const grpc::CallbackServerContext& context,
+                                                       const std::string& session_id,
+                                                       absl::Time deadline) const {
+  KVTIER_ASSIGN_OR_RETURN(WorkerCaller caller, access_->WorkerOf(context));
+  KVTIER_RETURN_IF_ERROR(node_->CheckCaller(session_id, caller.peer));
   KVTIER_RETURN_IF_ERROR(context_->open_calls->CheckOpen());
   KVTIER_RETURN_IF_ERROR(CheckNotExpired(deadline, *clock_));
-  return peer;
+  return caller;
 }
 
-absl::Status KvTierService::TakePlace(const grpc::CallbackServerContext& context,
-                                      const std::string& session_id, int64_t bytes,
+absl::Status KvTierService::TakePlace(const WorkerCaller& caller, const std::string& session_id,
+                                      int64_t bytes,
                                       std::shared_ptr<UnreadAnswers::Place>* place) const {
-  KVTIER_ASSIGN_OR_RETURN(
-      *place, context_->unread_answers->Take(access_->ConnectionOf(context), session_id, bytes));
+  KVTIER_ASSIGN_OR_RETURN(*place,
+                          context_->unread_answers->Take(ReaderOf(caller), session_id, bytes));
   return absl::OkStatus();
 }
 
@@ -92,11 +85,11 @@ grpc::ServerUnaryReactor* KvTierService::RunControl(grpc::CallbackServerContext*
   auto* call = new UnaryCall(context_->open_calls, {context_->call_log, context, control.name},
                              UnaryCall::OnCancellation::kTell);
   const absl::Time deadline = DeadlineOf(*context, *clock_);
-  const absl::StatusOr<Peer> peer = CheckStart(*context, control.session_id, deadline);
-  absl::Status status = peer.status();
+  const absl::StatusOr<WorkerCaller> caller = CheckStart(*context, control.session_id, deadline);
+  absl::Status status = caller.status();
   std::shared_ptr<UnreadAnswers::Place> place;
   if (status.ok() && control.answer_bytes_max > 0) {
-    status = TakePlace(*context, control.session_id, control.answer_bytes_max, &place);
+    status = TakePlace(*caller, control.session_id, control.answer_bytes_max, &place);
     call->Hold(place);
   }
   auto finish = [answer = call->answer(),
@@ -123,7 +116,8 @@ grpc::ServerUnaryReactor* KvTierService::RunControl(grpc::CallbackServerContext*
     if (status.ok()) status = verb(deadline);
     finish(status);
   };
-  if (status.ok()) status = executor_->Submit({control.cache, CountedAs(*peer)}, std::move(run));
+  if (status.ok())
+    status = executor_->Submit({control.cache, CountedAs(caller->peer)}, std::move(run));
   if (!status.ok()) call->answer()->Finish(ToWire(status));
   return call;
 }
@@ -136,8 +130,8 @@ grpc::ServerUnaryReactor* KvTierService::RunData(grpc::CallbackServerContext* co
                              UnaryCall::OnCancellation::kAnswer);
   DataPlane::Done<Response> done = AnswerInto(call->answer(), response);
   const absl::Time deadline = DeadlineOf(*context, *clock_);
-  if (const auto peer = CheckStart(*context, session_id, deadline); !peer.ok()) {
-    done(peer.status());
+  if (const auto caller = CheckStart(*context, session_id, deadline); !caller.ok()) {
+    done(caller.status());
   } else {
     start(deadline, std::move(done));
   }
@@ -150,11 +144,12 @@ grpc::ServerUnaryReactor* KvTierService::RunSwapIn(grpc::CallbackServerContext* 
   auto* call = new UnaryCall(context_->open_calls, {context_->call_log, context, "SwapIn"},
                              UnaryCall::OnCancellation::kAnswer);
   DataPlane::Done<v1::SwapInResponse> done = AnswerInto(call->answer(), response);
-  absl::Status status =
-      CheckStart(*context, request.session_id(), DeadlineOf(*context, *clock_)).status();
+  const absl::StatusOr<WorkerCaller> caller =
+      CheckStart(*context, request.session_id(), DeadlineOf(*context, *clock_));
+  absl::Status status = caller.status();
   std::shared_ptr<UnreadAnswers::Place> place;
   if (status.ok()) {
-    status = TakePlace(*context, request.session_id(), DataPlane::AnswerBytesMax(request), &place);
+    status = TakePlace(*caller, request.session_id(), DataPlane::AnswerBytesMax(request), &place);
   }
   if (!status.ok()) {
     done(status);
@@ -173,14 +168,16 @@ grpc::ServerUnaryReactor* KvTierService::RunSwapIn(grpc::CallbackServerContext* 
 
 grpc::ServerWriteReactor<v1::SessionEvent>* KvTierService::OpenSession(
     grpc::CallbackServerContext* context, const v1::OpenSessionRequest* request) {
+  const absl::StatusOr<WorkerCaller> caller = access_->WorkerOf(*context);
   return NewSessionCall(context_, {context_->call_log, context, "OpenSession"},
-                        access_->WorkerOf(*context), *request);
+                        caller.ok() ? absl::StatusOr<Peer>(caller->peer) : caller.status(),
+                        *request);
 }
 
 grpc::ServerUnaryReactor* KvTierService::AttachCache(grpc::CallbackServerContext* context,
                                                      const v1::AttachCacheRequest* request,
                                                      v1::AttachCacheResponse* response) {
-  const int32_t uid = access_->WorkerOf(*context).value_or(Peer()).uid;
+  const int32_t uid = access_->WorkerOf(*context).value_or(WorkerCaller()).peer.uid;
   return RunControl(
       context,
       {.name = "AttachCache", .session_id = request->session_id(), .cache = request->cache()},
@@ -286,17 +283,20 @@ grpc::ServerUnaryReactor* KvTierService::AssignBlocks(grpc::CallbackServerContex
 grpc::ServerUnaryReactor* KvTierService::ListKeptBlocks(grpc::CallbackServerContext* context,
                                                         const v1::ListKeptBlocksRequest* request,
                                                         v1::ListKeptBlocksResponse* response) {
-  return RunControl(
-      context,
-      {.name = "ListKeptBlocks", .session_id = request->session_id(), .cache = request->cache()},
-      [this, request, response](const Patience& /*patience*/) -> absl::Status {
-        KVTIER_ASSIGN_OR_RETURN(const KeptPage page, KeptPageFromProto(*request));
-        KVTIER_ASSIGN_OR_RETURN(const std::vector<KeptBlockInfo> blocks,
-                                node_->ListKeptBlocks(request->session_id(), request->cache(),
-                                                      page.first, page.size + 1));
-        *response = KeptBlocksToProto(blocks, page.size);
-        return absl::OkStatus();
-      });
+  return RunControl(context,
+                    {.name = "ListKeptBlocks",
+                     .session_id = request->session_id(),
+                     .cache = request->cache(),
+                     .answer_bytes_max = AnswerBytesMax(*request)},
+                    [this, request, response](const Patience& /*patience*/) -> absl::Status {
+                      KVTIER_ASSIGN_OR_RETURN(const KeptPage page, KeptPageFromProto(*request));
+                      KVTIER_ASSIGN_OR_RETURN(
+                          const std::vector<KeptBlockInfo> blocks,
+                          node_->ListKeptBlocks(request->session_id(), request->cache(), page.first,
+                                                page.size + 1));
+                      *response = KeptBlocksToProto(blocks, page.size);
+                      return absl::OkStatus();
+                    });
 }
 
 grpc::ServerUnaryReactor* KvTierService::FreeBlocks(grpc::CallbackServerContext* context,
@@ -372,11 +372,11 @@ grpc::ServerUnaryReactor* KvTierService::WaitTicket(grpc::CallbackServerContext*
 grpc::ServerBidiReactor<v1::RunStepsRequest, v1::RunStepsResponse>* KvTierService::RunSteps(
     grpc::CallbackServerContext* context) {
   const CallRecord record = {context_->call_log, context, "RunSteps"};
-  const absl::StatusOr<Peer> peer = access_->WorkerOf(*context);
-  if (!peer.ok()) return NewRefusedStepsCall(record, peer.status());
+  const absl::StatusOr<WorkerCaller> caller = access_->WorkerOf(*context);
+  if (!caller.ok()) return NewRefusedStepsCall(record, caller.status());
   return NewRunStepsCall(&data_plane_, context_->open_calls, context_->unread_answers,
-                         access_->ConnectionOf(*context), record,
-                         [node = node_, peer = *peer](const std::string& session_id) {
+                         ReaderOf(*caller), record,
+                         [node = node_, peer = caller->peer](const std::string& session_id) {
                            return node->CheckCaller(session_id, peer);
                          });
 }

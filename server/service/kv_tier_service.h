@@ -78,12 +78,12 @@ class KvTierService final : public v1::KvTier::CallbackService {
 
  private:
   // May a call that has its entry in open_calls begin? Whose it is.
-  absl::StatusOr<Peer> CheckStart(const grpc::CallbackServerContext& context,
-                                  const std::string& session_id, absl::Time deadline) const;
+  absl::StatusOr<WorkerCaller> CheckStart(const grpc::CallbackServerContext& context,
+                                          const std::string& session_id, absl::Time deadline) const;
   // A place for an answer of `bytes` at most. Errors: RESOURCE_EXHAUSTED / LIMIT_REACHED, and then
   // *place stays as it is.
-  absl::Status TakePlace(const grpc::CallbackServerContext& context, const std::string& session_id,
-                         int64_t bytes, std::shared_ptr<UnreadAnswers::Place>* place) const;
+  absl::Status TakePlace(const WorkerCaller& caller, const std::string& session_id, int64_t bytes,
+                         std::shared_ptr<UnreadAnswers::Place>* place) const;
   // Where a verb runs that may wait.
   enum class Where {
     kExecutor,

@@ -14,6 +14,7 @@
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_replace.h"
 #include "absl/strings/strip.h"
 #include "server/core/shared_memory.h"
 
@@ -112,6 +113,21 @@ std::string AddressOf(int fd) {
   return CountedAs(AF_INET6, &reinterpret_cast<const sockaddr_in6*>(&storage)->sin6_addr);
 }
 
+std::string AddressOf(absl::string_view name) {
+  // "ipv6:[2001:db8::1%eth0]:4711", as part of a URI.
+  std::string host = absl::StrReplaceAll(name.substr(0, name.rfind(':')),
+                                         {{"%5B", ""}, {"%5D", ""}, {"[", ""}, {"]", ""}});
+  host.resize(std::min(host.size(), host.find('%')));
+  absl::string_view text = host;
+  in6_addr address = {};
+  for (const auto& [scheme, family] : {std::pair("ipv4:", AF_INET), std::pair("ipv6:", AF_INET6)}) {
+    if (!absl::ConsumePrefix(&text, scheme)) continue;
+    if (inet_pton(family, std::string(text).c_str(), &address) != 1) break;
+    return CountedAs(family, &address);
+  }
+  return std::string(name);
+}
+
 void PeerTable::SetOperators(std::vector<int32_t> uids) {
   MutexLock lock(&mutex_);
   operators_ = std::move(uids);
@@ -160,16 +176,11 @@ std::optional<Refusal> PeerTable::Check(const Entry& entry) const {
   return std::nullopt;
 }
 
-Peer PeerTable::Find(absl::string_view name) const {
+PeerTable::Found PeerTable::Find(absl::string_view name) const {
   MutexLock lock(&mutex_);
   const auto found = entries_.find(FdOf(name));
-  return found == entries_.end() ? Peer() : found->second.peer;
-}
-
-int64_t PeerTable::IdOf(absl::string_view name) const {
-  MutexLock lock(&mutex_);
-  const auto found = entries_.find(FdOf(name));
-  return found == entries_.end() ? 0 : found->second.id;
+  if (found == entries_.end()) return {};
+  return {.peer = found->second.peer, .id = found->second.id};
 }
 
 PeerTable::Entries::const_iterator PeerTable::Locate(int64_t id) const {

@@ -48,6 +48,9 @@ std::string CountedAs(const Peer& peer);
 std::string AddressOf(int fd);
 // The same of an in_addr (AF_INET) or in6_addr (AF_INET6).
 std::string CountedAs(int family, const void* address);
+// The same by the name that gRPC gives a TCP connection: "ipv4:192.0.2.1:4711". A name that is none
+// counts by itself.
+std::string AddressOf(absl::string_view name);
 
 // The daemon accepts connections itself and hands them to gRPC, which names them "fd:17" in
 // ServerContext::peer(). gRPC does not say when a connection ends; its entry is dropped when the
@@ -62,11 +65,14 @@ class PeerTable {
   // Notes the peer of a connection that is about to be served; or why it must not be.
   // `address`: of a TCP connection, AddressOf.
   std::optional<Refusal> Add(int fd, Peer peer, std::string address = "");
-  // `name` as ServerContext::peer() says it; {-1, -1} for connections that are not ours (TCP).
-  Peer Find(absl::string_view name) const;
-  // What tells the connection of that name from all others, also from those that get its name once
-  // it has ended: for whoever remembers it for longer than a call lasts. 0 if it is not ours.
-  int64_t IdOf(absl::string_view name) const;
+  struct Found {
+    Peer peer;  // {-1, -1} for connections that are not ours (TCP)
+    // What tells the connection from all others, also from those that get its name once it has
+    // ended: for whoever remembers it for longer than a call lasts. 0 if it is not ours.
+    int64_t id = 0;
+  };
+  // `name` as ServerContext::peer() says it.
+  Found Find(absl::string_view name) const;
   // {-1, -1} if it is not ours, or has been forgotten.
   Peer FindById(int64_t id) const;
   // Ends a connection, as if its peer had: all its calls are cancelled. False if it is not ours, or

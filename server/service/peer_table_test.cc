@@ -37,9 +37,26 @@ TEST(PeerTable, KnowsWhoIsThere) {
   PeerTable table({.connections_max = 4, .per_process_max = 4});
   const auto [ours, theirs] = NewConnection();
   EXPECT_EQ(Add(table, ours), std::nullopt);
-  EXPECT_EQ(table.Find(NameOf(ours)).pid, getpid());
-  EXPECT_EQ(table.Find("ipv4:127.0.0.1:1").pid, -1);
+  EXPECT_EQ(table.Find(NameOf(ours)).peer.pid, getpid());
+  EXPECT_EQ(table.Find("ipv4:127.0.0.1:1").peer.pid, -1);
   EXPECT_EQ(table.open(), 1);
+}
+
+// As places are counted (Addresses, below), so are calls, which know the name alone.
+TEST(PeerTable, NamesOfTcpConnectionsCountAsTheirAddresses) {
+  EXPECT_EQ(AddressOf("ipv4:192.0.2.1:4711"), "192.0.2.1");
+  EXPECT_EQ(AddressOf("ipv4:127.0.0.1:1"), "loopback");
+  EXPECT_EQ(AddressOf("ipv4:127.8.9.1:2"), "loopback");
+  EXPECT_EQ(AddressOf("ipv6:[::1]:4711"), "loopback");
+  EXPECT_EQ(AddressOf("ipv6:%5B::1%5D:4711"), "loopback");
+  // One machine may have all addresses behind the first 64 bits.
+  EXPECT_EQ(AddressOf("ipv6:%5B2001:db8:1:2:3:4:5:6%5D:4711"), "2001:db8:1:2::/64");
+  EXPECT_EQ(AddressOf("ipv6:[2001:db8:1:2::9]:12"), "2001:db8:1:2::/64");
+  EXPECT_EQ(AddressOf("ipv6:%5Bfe80::1%25eth0%5D:4711"), "fe80::/64");
+  EXPECT_EQ(AddressOf("ipv6:%5B::ffff:192.0.2.1%5D:4711"), "192.0.2.1");
+  for (const char* const name : {"", "unix:", "ipv4:", "ipv4:x:1", "ipv6:%5B%5D:1", "fd:17"}) {
+    EXPECT_EQ(AddressOf(name), name);
+  }
 }
 
 TEST(PeerTable, OneProcessGetsItsShareAndNoMore) {
@@ -189,14 +206,14 @@ TEST(PeerTable, EndsAConnection) {
   PeerTable table({.connections_max = 4, .per_process_max = 4});
   auto [ours, theirs] = NewConnection();
   ASSERT_EQ(Add(table, ours), std::nullopt);
-  const int64_t id = table.IdOf(NameOf(ours));
+  const int64_t id = table.Find(NameOf(ours)).id;
   EXPECT_EQ(table.FindById(id).pid, getpid());
   EXPECT_TRUE(table.End(id));
   char byte = 0;
   EXPECT_EQ(read(theirs.get(), &byte, 1), 0) << "the other side is told";
   ours = UniqueFd();
   EXPECT_FALSE(table.End(id));
-  EXPECT_EQ(table.IdOf("ipv4:127.0.0.1:1"), 0);
+  EXPECT_EQ(table.Find("ipv4:127.0.0.1:1").id, 0);
   EXPECT_FALSE(table.End(0));
 }
 
@@ -205,7 +222,7 @@ TEST(PeerTable, DoesNotEndTheNextConnectionOfThatName) {
   auto [old, old_peer] = NewConnection();
   ASSERT_EQ(Add(table, old), std::nullopt);
   const std::string name = NameOf(old);
-  const int64_t id = table.IdOf(name);
+  const int64_t id = table.Find(name).id;
   auto [next, next_peer] = NewConnection();
   ASSERT_EQ(dup2(next.get(), old.get()), old.get());
   EXPECT_FALSE(table.End(id)) << "before it is added";
@@ -213,7 +230,7 @@ TEST(PeerTable, DoesNotEndTheNextConnectionOfThatName) {
   EXPECT_FALSE(table.End(id));
   EXPECT_EQ(table.FindById(id).pid, -1);
   EXPECT_EQ(send(next_peer.get(), "x", 1, MSG_NOSIGNAL), 1);
-  EXPECT_TRUE(table.End(table.IdOf(name)));
+  EXPECT_TRUE(table.End(table.Find(name).id));
 }
 
 }  // namespace

@@ -24,10 +24,9 @@ IncomingCalls::Caller CallerOf(const Parameter& parameter, const PeerTable& peer
   IncomingCalls::Caller caller;
   caller.connection = ContextOf(parameter)->peer();
   if (absl::StartsWith(caller.connection, kLocalPeerPrefix)) {
-    caller.peer = CountedAs(peers.Find(caller.connection));
+    caller.peer = CountedAs(peers.Find(caller.connection).peer);
   } else {
-    // "ipv4:192.0.2.1:4711".
-    caller.peer = caller.connection.substr(0, caller.connection.rfind(':'));
+    caller.peer = AddressOf(caller.connection);
   }
   return caller;
 }

@@ -69,7 +69,7 @@ class RefusalServer::Impl final : public grpc::CallbackGenericService {
   }
 
   grpc::ServerGenericBidiReactor* CreateReactor(grpc::GenericCallbackServerContext* call) override {
-    return new RefusedCall(ToWire(MayNotConnect(peers_.Find(call->peer()))));
+    return new RefusedCall(ToWire(MayNotConnect(peers_.Find(call->peer()).peer)));
   }
 
  private:

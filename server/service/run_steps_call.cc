@@ -54,13 +54,14 @@ struct Step {
 class Pipeline : public std::enable_shared_from_this<Pipeline> {
  public:
   Pipeline(const DataPlane* data_plane, OpenCalls* open_calls, UnreadAnswers* unread_answers,
-           int64_t connection, const CallRecord& record, CallerCheck check, Reactor* reactor)
+           UnreadAnswers::Reader reader, const CallRecord& record, CallerCheck check,
+           Reactor* reactor)
       : data_plane_(data_plane),
         open_calls_(open_calls),
         unread_answers_(unread_answers),
         record_(record),
         check_(std::move(check)),
-        connection_(connection),
+        reader_(std::move(reader)),
         reactor_(reactor) {}
 
   // Starts what can be started now.
@@ -89,7 +90,7 @@ class Pipeline : public std::enable_shared_from_this<Pipeline> {
   UnreadAnswers* const unread_answers_;
   const CallRecord record_;
   const CallerCheck check_;
-  const int64_t connection_;  // as UnreadAnswers wants it
+  const UnreadAnswers::Reader reader_;
   Reactor* const reactor_;
   v1::RunStepsRequest request_;    // of the read under way
   v1::RunStepsResponse response_;  // of the write under way
@@ -224,7 +225,7 @@ void Pipeline::StartSwapIn(const v1::RunStepsRequest& request, std::shared_ptr<S
   absl::Status status;
   if (step->answer_bytes_max > 0) {
     auto place =
-        unread_answers_->Take(connection_, request.swap_in().session_id(), step->answer_bytes_max);
+        unread_answers_->Take(reader_, request.swap_in().session_id(), step->answer_bytes_max);
     status = place.status();
     if (place.ok()) step->place = *std::move(place);
   }
@@ -266,9 +267,9 @@ void Pipeline::Start(const v1::RunStepsRequest& request, std::shared_ptr<Step> s
 class RunStepsCall final : public Reactor {
  public:
   RunStepsCall(const DataPlane* data_plane, OpenCalls* open_calls, UnreadAnswers* unread_answers,
-               int64_t connection, const CallRecord& record, CallerCheck check)
-      : pipeline_(std::make_shared<Pipeline>(data_plane, open_calls, unread_answers, connection,
-                                             record, std::move(check), this)) {
+               const UnreadAnswers::Reader& reader, const CallRecord& record, CallerCheck check)
+      : pipeline_(std::make_shared<Pipeline>(data_plane, open_calls, unread_answers, reader, record,
+                                             std::move(check), this)) {
     pipeline_->Pump();
   }
 
@@ -300,10 +301,9 @@ class RefusedStepsCall final : public Reactor {
 }  // namespace
 
 Reactor* NewRunStepsCall(const DataPlane* data_plane, OpenCalls* open_calls,
-                         UnreadAnswers* unread_answers, int64_t connection,
+                         UnreadAnswers* unread_answers, const UnreadAnswers::Reader& reader,
                          const CallRecord& record, CallerCheck check) {
-  return new RunStepsCall(data_plane, open_calls, unread_answers, connection, record,
-                          std::move(check));
+  return new RunStepsCall(data_plane, open_calls, unread_answers, reader, record, std::move(check));
 }
 
 Reactor* NewRefusedStepsCall(const CallRecord& record, const absl::Status& status) {

@@ -35,7 +35,7 @@ using CallerCheck = std::function<absl::Status(const std::string& session_id)>;
 // The reactor of one call; deletes itself. `data_plane`, `open_calls` and `unread_answers` must
 // outlive it. `connection` as UnreadAnswers wants it.
 RunStepsReactor* NewRunStepsCall(const DataPlane* data_plane, OpenCalls* open_calls,
-                                 UnreadAnswers* unread_answers, int64_t connection,
+                                 UnreadAnswers* unread_answers, const UnreadAnswers::Reader& reader,
                                  const CallRecord& record, CallerCheck check);
 // One that ends with `status` at once.
 RunStepsReactor* NewRefusedStepsCall(const CallRecord& record, const absl::Status& status);

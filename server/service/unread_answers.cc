@@ -2,6 +2,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "server/core/error.h"
+#include "server/core/status_macros.h"
 
 namespace kvtier {
 namespace {
@@ -14,7 +15,7 @@ absl::Status NoPlace(absl::string_view whose, int64_t used, int64_t limit) {
       absl::StatusCode::kResourceExhausted, "LIMIT_REACHED",
       absl::StrCat("answers of ", used, " bytes wait to be read ", whose, ", at most ", limit,
                    ": read them; steps can leave their results in the step buffers"),
-      kRetryDelay, {{"limit", absl::StrCat(limit)}});
+      kRetryDelay, {{"limit", absl::StrCat(limit)}, {"used", absl::StrCat(used)}});
 }
 
 }  // namespace
@@ -24,38 +25,53 @@ UnreadAnswers::Place::~Place() { answers_->Release(*this); }
 void UnreadAnswers::Place::SetReady() {
   MutexLock lock(&answers_->mutex_);
   if (ready_.has_value()) return;
-  Connection& connection = answers_->connections_.find(connection_)->second;
+  Connection& connection = answers_->connections_.find(reader_.connection)->second;
   ready_ = connection.ready.insert(connection.ready.end(), {answers_->clock_->Now(), bytes_});
 }
 
-absl::StatusOr<std::shared_ptr<UnreadAnswers::Place>> UnreadAnswers::Take(
-    int64_t connection, absl::string_view session_id, int64_t bytes) {
-  MutexLock lock(&mutex_);
-  const auto found = connections_.find(connection);
-  const int64_t used = found == connections_.end() ? 0 : found->second.bytes;
-  // Who has nothing waiting is not to suffer from what others do not read.
-  if (used > 0 && bytes > 0) {
-    if (used + bytes > limits_.bytes_max) {
-      return NoPlace("by this connection", used, limits_.bytes_max);
-    }
-    if (bytes_ + bytes > limits_.bytes_of_all_max) {
-      return NoPlace("on this node", bytes_, limits_.bytes_of_all_max);
-    }
+absl::Status UnreadAnswers::Check(const Reader& reader, int64_t bytes) const {
+  const auto connection = connections_.find(reader.connection);
+  const int64_t of_connection = connection == connections_.end() ? 0 : connection->second.bytes;
+  if (of_connection > 0 && of_connection + bytes > limits_.bytes_max) {
+    return NoPlace("by this connection", of_connection, limits_.bytes_max);
   }
-  Connection& entry = connections_[connection];
+  const auto peer = peers_.find(reader.peer);
+  const int64_t of_peer = peer == peers_.end() ? 0 : peer->second;
+  if (of_peer > 0 && of_peer + bytes > limits_.bytes_of_peer_max) {
+    return NoPlace("by this process", of_peer, limits_.bytes_of_peer_max);
+  }
+  // Who has nothing waiting is not to suffer from what others do not read.
+  const int64_t limit = limits_.bytes_of_all_max + (of_peer > 0 ? 0 : limits_.bytes_reserved);
+  if (bytes_ + bytes > limit) return NoPlace("on this node", bytes_, limit);
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::shared_ptr<UnreadAnswers::Place>> UnreadAnswers::Take(
+    const Reader& reader, absl::string_view session_id, int64_t bytes) {
+  MutexLock lock(&mutex_);
+  if (bytes > 0) {
+    KVTIER_RETURN_IF_ERROR(Check(reader, bytes));
+    peers_[reader.peer] += bytes;
+  }
+  Connection& entry = connections_[reader.connection];
   ++entry.places;
   entry.bytes += bytes;
   entry.session_id = std::string(session_id);
   bytes_ += bytes;
-  return std::shared_ptr<Place>(new Place(shared_from_this(), connection, bytes));
+  return std::shared_ptr<Place>(new Place(shared_from_this(), reader, bytes));
 }
 
 void UnreadAnswers::Release(const Place& place) {
   MutexLock lock(&mutex_);
-  const auto found = connections_.find(place.connection_);
+  const auto found = connections_.find(place.reader_.connection);
   Connection& connection = found->second;
   connection.bytes -= place.bytes_;
   bytes_ -= place.bytes_;
+  if (place.bytes_ > 0) {
+    const auto peer = peers_.find(place.reader_.peer);
+    peer->second -= place.bytes_;
+    if (peer->second == 0) peers_.erase(peer);
+  }
   if (place.ready_.has_value()) connection.ready.erase(*place.ready_);
   if (--connection.places == 0) connections_.erase(found);
 }

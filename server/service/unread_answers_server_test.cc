@@ -160,6 +160,43 @@ TEST_F(UnreadAnswersServerTest, WhoWaitsBehindAStallIsNotDeaf) {
   EXPECT_TRUE(steps->Finish().ok());
 }
 
+class NarrowAnswersServerTest : public UnreadAnswersServerTest {
+ protected:
+  // One step of kRows rows has a place on a connection, and not two.
+  static constexpr int kRows = 512;
+  NarrowAnswersServerTest() { server_options_.unread_answers.bytes_max = int64_t{24} << 20; }
+};
+
+// What was ready behind a step that stalls is given back with its call, not with the stall.
+TEST_F(NarrowAnswersServerTest, PlacesBehindAStallEndWithTheirCall) {
+  ClientSession session(stub(), "good");
+  Attach(session);
+  Attach(session, "other");
+  Admit(session);
+  Assign(session, 1);
+  auto delay = plan().DelayNth(DeviceOperation::kSwapIn, 1);
+  v1::RunStepsRequest stalls;
+  *stalls.mutable_swap_in() = InlineStep(session, {1, 2});
+  v1::RunStepsRequest behind = LargeStep(session, kRows);
+  behind.mutable_swap_in()->set_cache("other");
+  const auto connection = v1::KvTier::NewStub(NewChannel());
+  grpc::ClientContext context;
+  SetPatience(&context);
+  const auto steps = connection->RunSteps(&context);
+  EXPECT_TRUE(steps->Write(stalls));
+  EXPECT_TRUE(steps->Write(behind));
+  WaitUntil([&] { return plan().calls(DeviceOperation::kSwapIn) == 2; });
+  v1::SwapInResponse response;
+  const auto ask = [&] {
+    return Call(connection.get(), &v1::KvTier::Stub::SwapIn, behind.swap_in(), &response);
+  };
+  EXPECT_TRUE(IsWireError(ask(), grpc::StatusCode::RESOURCE_EXHAUSTED, "LIMIT_REACHED"));
+  context.TryCancel();
+  EXPECT_EQ(steps->Finish().error_code(), grpc::StatusCode::CANCELLED);
+  WaitUntil([&] { return ask().ok(); });
+  delay->Release();
+}
+
 TEST_F(UnreadAnswersServerTest, WhoReadsIsNeverHeldBack) {
   ClientSession session(stub(), "good");
   Attach(session);
@@ -213,6 +250,47 @@ class AssignServerTest : public ServiceFixture {
     ASSERT_TRUE(Call(stub(), &v1::KvTier::Stub::AttachCache, request, &response).ok());
   }
 
+  // A call of AssignBlocks whose answer waits for as long as nothing is read.
+  class UnreadCall {
+   public:
+    UnreadCall(const std::shared_ptr<grpc::Channel>& channel,
+               const v1::AssignBlocksRequest& request)
+        : stub_(channel) {
+      SetPatience(&context_);
+      call_ = stub_.PrepareCall(&context_, "/kvtier.v1.KvTier/AssignBlocks", &queue_);
+      call_->StartCall(nullptr);
+      EXPECT_TRUE(Next());
+      const grpc::Slice words(request.SerializeAsString());
+      call_->Write(grpc::ByteBuffer(&words, 1), grpc::WriteOptions().set_last_message(), nullptr);
+      EXPECT_TRUE(Next());
+    }
+    ~UnreadCall() { queue_.Shutdown(); }
+    // The answer's bytes.
+    size_t Read() {
+      grpc::ByteBuffer answer;
+      call_->Read(&answer, nullptr);
+      EXPECT_TRUE(Next());
+      return answer.Length();
+    }
+    grpc::Status Finish() {
+      grpc::Status status;
+      call_->Finish(&status, nullptr);
+      EXPECT_TRUE(Next());
+      return status;
+    }
+
+   private:
+    bool Next() {
+      void* tag = nullptr;
+      bool ok = false;
+      return queue_.Next(&tag, &ok) && ok;
+    }
+    grpc::ClientContext context_;
+    grpc::CompletionQueue queue_;
+    grpc::GenericStub stub_;
+    std::unique_ptr<grpc::GenericClientAsyncReaderWriter> call_;
+  };
+
   static v1::AssignBlocksRequest Many(const ClientSession& session) {
     v1::AssignBlocksRequest request;
     request.set_session_id(session.id());
@@ -228,22 +306,7 @@ TEST_F(AssignServerTest, WhoReadsNoBlocksGetsNoMore) {
   ASSERT_NO_FATAL_FAILURE(AttachMany(session));
   Admit(session);
   const std::shared_ptr<grpc::Channel> channel = ChannelWithSmallWindow();
-  // A call whose answer waits for as long as nothing is read.
-  grpc::GenericStub unread(channel);
-  grpc::ClientContext context;
-  SetPatience(&context);
-  grpc::CompletionQueue queue;
-  const auto next = [&queue] {
-    void* tag = nullptr;
-    bool ok = false;
-    return queue.Next(&tag, &ok) && ok;
-  };
-  const auto call = unread.PrepareCall(&context, "/kvtier.v1.KvTier/AssignBlocks", &queue);
-  call->StartCall(nullptr);
-  ASSERT_TRUE(next());
-  const grpc::Slice words(Many(session).SerializeAsString());
-  call->Write(grpc::ByteBuffer(&words, 1), grpc::WriteOptions().set_last_message(), nullptr);
-  ASSERT_TRUE(next());
+  UnreadCall unread(channel, Many(session));
   WaitUntil([&] { return Stats().caches(0).blocks_free() == kBlocks; });
 
   const auto stub_of_same = v1::KvTier::NewStub(channel);
@@ -257,18 +320,37 @@ TEST_F(AssignServerTest, WhoReadsNoBlocksGetsNoMore) {
   // A few are no larger than any other answer.
   Assign(session, 1);
   // Once it is read there is room again.
-  grpc::ByteBuffer answer;
-  call->Read(&answer, nullptr);
-  ASSERT_TRUE(next());
-  EXPECT_GT(answer.Length(), size_t{64} << 10) << "it would have been sent at once";
-  grpc::Status status;
-  call->Finish(&status, nullptr);
-  ASSERT_TRUE(next());
-  EXPECT_TRUE(status.ok()) << status.error_message();
+  EXPECT_GT(unread.Read(), size_t{64} << 10) << "it would have been sent at once";
+  EXPECT_TRUE(unread.Finish().ok());
   v1::AssignBlocksRequest rest = Many(session);
   rest.set_count(kBlocks - 1);
   WaitUntil([&] { return ask(rest).ok(); });
-  queue.Shutdown();
+}
+
+class DeafAssignServerTest : public AssignServerTest {
+ protected:
+  DeafAssignServerTest() {
+    manual_clock_ = std::make_unique<ManualClock>(absl::FromUnixSeconds(1'000'000'000));
+    server_options_.unread_answers.deaf_bytes_min = 1;
+  }
+};
+
+TEST_F(DeafAssignServerTest, WhoReadsNoBlocksForLongIsEnded) {
+  ClientSession session(stub(), "deaf");
+  ASSERT_NO_FATAL_FAILURE(AttachMany(session));
+  Admit(session);
+  UnreadCall unread(ChannelWithSmallWindow(), Many(session));
+  WaitUntil([&] { return Stats().caches(0).blocks_free() == kBlocks; });
+  WaitUntil([&] {
+    manual_clock_->Advance(absl::Seconds(1));
+    return Stats().sessions() == 0;
+  });
+  EXPECT_THAT(session.Next().revoked().message(), HasSubstr("not read for 30s"));
+  WaitUntil([&] {
+    manual_clock_->Advance(absl::Seconds(1));
+    return server().open_calls().empty();
+  });
+  EXPECT_FALSE(unread.Finish().ok());
 }
 
 }  // namespace

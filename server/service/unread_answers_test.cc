@@ -1,6 +1,7 @@
 #include "server/service/unread_answers.h"
 
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "gmock/gmock.h"
@@ -15,19 +16,28 @@ using ::testing::SizeIs;
 
 class UnreadAnswersTest : public ::testing::Test {
  protected:
-  std::shared_ptr<UnreadAnswers::Place> Take(int64_t connection, int64_t bytes) {
-    auto place = answers_->Take(connection, "s", bytes);
+  // Of a process of its own, if none is named.
+  static UnreadAnswers::Reader ReaderOf(int64_t connection, const std::string& peer) {
+    return {connection, peer.empty() ? "process of " + std::to_string(connection) : peer};
+  }
+  std::shared_ptr<UnreadAnswers::Place> Take(int64_t connection, int64_t bytes,
+                                             const std::string& peer = "") {
+    auto place = answers_->Take(ReaderOf(connection, peer), "s", bytes);
     EXPECT_TRUE(place.ok()) << place.status();
     return place.ok() ? *place : nullptr;
   }
-  absl::Status Refused(int64_t connection, int64_t bytes) {
-    return answers_->Take(connection, "s", bytes).status();
+  absl::Status Refused(int64_t connection, int64_t bytes, const std::string& peer = "") {
+    return answers_->Take(ReaderOf(connection, peer), "s", bytes).status();
   }
 
   ManualClock clock_{absl::FromUnixSeconds(1'000'000'000)};
-  const std::shared_ptr<UnreadAnswers> answers_ = std::make_shared<UnreadAnswers>(
-      UnreadAnswers::Limits{.bytes_max = 100, .bytes_of_all_max = 250, .deaf_bytes_min = 10},
-      &clock_);
+  const std::shared_ptr<UnreadAnswers> answers_ =
+      std::make_shared<UnreadAnswers>(UnreadAnswers::Limits{.bytes_max = 100,
+                                                            .bytes_of_peer_max = 150,
+                                                            .bytes_of_all_max = 250,
+                                                            .bytes_reserved = 250,
+                                                            .deaf_bytes_min = 10},
+                                      &clock_);
 };
 
 TEST_F(UnreadAnswersTest, AConnectionGetsSoMuchAndNoMore) {
@@ -53,13 +63,28 @@ TEST_F(UnreadAnswersTest, OneAnswerMayBeLargerThanAConnectionsShare) {
   EXPECT_TRUE(absl::IsResourceExhausted(Refused(1, 1)));
 }
 
-// Whatever others leave unread: it would starve otherwise, though it reads all.
-TEST_F(UnreadAnswersTest, WhoHasNothingWaitingAlwaysGetsAPlace) {
+// However many connections it makes: each of them may have one that has nothing waiting.
+TEST_F(UnreadAnswersTest, AProcessGetsSoMuchAndNoMore) {
+  auto first = Take(1, 80, "p"), second = Take(2, 60, "p");
+  EXPECT_TRUE(absl::IsResourceExhausted(Refused(3, 11, "p")));
+  auto third = Take(3, 10, "p"), other = Take(4, 60, "q");
+  EXPECT_TRUE(absl::IsResourceExhausted(Refused(5, 1, "p")));
+  first.reset();  // was read
+  auto fourth = Take(5, 40, "p");
+  EXPECT_EQ(answers_->bytes(), 170);
+}
+
+// What others leave unread does not hurt it: it would starve otherwise, though it reads all.
+TEST_F(UnreadAnswersTest, WhoHasNothingWaitingHasPlacesOfItsOwn) {
   auto first = Take(1, 240), second = Take(2, 20);
   EXPECT_TRUE(absl::IsResourceExhausted(Refused(2, 1)));
   auto third = Take(3, 240);
   second.reset();  // was read
   second = Take(2, 20);
+  EXPECT_TRUE(absl::IsResourceExhausted(Refused(4, 1))) << "there is an end to it";
+  auto none = Take(4, 0);
+  third.reset();
+  auto fourth = Take(4, 240);
 }
 
 TEST_F(UnreadAnswersTest, AnswersOfNextToNothingAreNotCounted) {
