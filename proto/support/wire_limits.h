@@ -22,15 +22,26 @@ inline constexpr int64_t kBlocksPerCallMax = int64_t{1} << 21;
 // Largest request that the daemon takes. gRPC's default of 4 MiB is too little for 256 rows of
 // 2,048 positions from a client that encodes -1 badly.
 inline constexpr int kMessageBytesMax = 32 << 20;
+// Of that, what requests of one kind may be: who sends more has made a mistake, or has the daemon
+// hold it for nothing. Names, ids and numbers; a layout; positions or rows; lists of blocks.
+inline constexpr int64_t kSmallRequestBytesMax = 64 << 10;
+inline constexpr int64_t kAttachRequestBytesMax = 512 << 10;
+inline constexpr int64_t kSwapInRequestBytesMax =
+    kInlinePositionsMax * kVarintBytesMax + kInlineRowsMax * kRowOverheadBytesMax;
+inline constexpr int64_t kBackupRequestBytesMax =
+    kInlineBackupRowsMax * kRowOverheadBytesMax + kRowOverheadBytesMax;
+inline constexpr int64_t kBlockListRequestBytesMax =
+    kBlocksPerCallMax * kVarintBytesMax + kSmallRequestBytesMax;
+
 // Largest answer; what clients of inline SwapIn set as their receive limit.
 inline constexpr int kAnswerBytesMax = 40 << 20;
 // Request headers. Session ids and names travel in messages; errors travel in trailers.
 inline constexpr int kHeaderBytesMax = 16 << 10;
 
 // Requests: positions, or block ids with their generations, and names.
-static_assert(kInlinePositionsMax * kVarintBytesMax + kInlineRowsMax * kRowOverheadBytesMax <=
-              kMessageBytesMax);
-static_assert(kInlineBackupRowsMax * kRowOverheadBytesMax <= kMessageBytesMax);
+static_assert(kSwapInRequestBytesMax <= kMessageBytesMax);
+static_assert(kBackupRequestBytesMax <= kMessageBytesMax);
+static_assert(kBlockListRequestBytesMax <= kMessageBytesMax);
 static_assert(kBlocksPerCallMax * 2 * kVarintBytesMax + kRowOverheadBytesMax <= kMessageBytesMax);
 // Answers of a SwapIn that misses everywhere: hot index, mask, plan slot, plan row.
 static_assert(kInlinePositionsMax * (3 * kVarintBytesMax + 1) +

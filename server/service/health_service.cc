@@ -84,12 +84,12 @@ class HealthService::WatchCall final : public grpc::ServerWriteReactor<Response>
 HealthService::HealthService(const CallDoor& door) {
   const google::protobuf::ServiceDescriptor& service =
       *Request::descriptor()->file()->FindServiceByName("Health");
-  const auto receive = [&](const char* name, auto method) {
+  const auto receive = [&](const char* name, auto method, IncomingCalls::Kind kind) {
     MarkMethodStreamed(service.FindMethodByName(name)->index(),
-                       NewReceivingHandler(door, name, this, method));
+                       NewReceivingHandler(door, name, this, method, {.kind = kind}));
   };
-  receive("Check", &HealthService::Check);
-  receive("Watch", &HealthService::Watch);
+  receive("Check", &HealthService::Check, IncomingCalls::Kind::kOneRequest);
+  receive("Watch", &HealthService::Watch, IncomingCalls::Kind::kWatch);
 }
 
 void HealthService::Set(const std::string& service, bool serving) {

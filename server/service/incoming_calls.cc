@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "server/core/error.h"
+#include "server/core/status_macros.h"
 
 namespace kvtier {
 namespace {
@@ -15,64 +16,107 @@ constexpr absl::Duration kRetryDelay = absl::Milliseconds(100);
 absl::Status TooMany(absl::string_view what, size_t used, size_t limit) {
   return MakeRetryableError(
       absl::StatusCode::kResourceExhausted, "LIMIT_REACHED",
-      absl::StrCat(what, ": ", used, " are open, at most ", limit, "; wait for some to end"),
+      absl::StrCat(what, ": ", used, " are there, at most ", limit, "; wait for some to end"),
       kRetryDelay, {{"limit", absl::StrCat(limit)}, {"used", absl::StrCat(used)}});
 }
 
-// How much one who has `own` may have, of `limit` of which `all` are taken.
+// How much one who has `own` may have, of `limit` of which `all` are taken: half of what others
+// leave.
 size_t ShareOf(size_t own, size_t all, size_t limit) {
-  return std::max(own, limit - std::min(all, limit));
+  return (limit - std::min(all - own, limit) + 1) / 2;
 }
 
 }  // namespace
 
 IncomingCalls::Place::~Place() { calls_->End(*this); }
 
+size_t IncomingCalls::CapOf(const Caller& caller, Count count, size_t limit,
+                            size_t reserved) const {
+  const auto own = [&](const std::map<std::string, Use>& uses, const std::string& name) {
+    const auto use = uses.find(name);
+    return use == uses.end() ? size_t{0} : use->second.*count;
+  };
+  if (!caller.is_operator) limit -= std::min(reserved, limit / 16);
+  const size_t of_peer = own(peers_, caller.peer);
+  if (caller.user.empty()) return ShareOf(of_peer, use_.*count, limit);
+  const size_t of_user = own(users_, caller.user);
+  return ShareOf(of_peer, of_user, ShareOf(of_user, use_.*count, limit));
+}
+
+absl::Status IncomingCalls::Check(const Caller& caller, Kind kind) const {
+  static constexpr char kOne[] = " of one process, user or address";
+  const auto used = [&](const auto& uses, const std::string& name, Count count) {
+    const auto use = uses.find(name);
+    return use == uses.end() ? size_t{0} : use->second.*count;
+  };
+  const auto check = [&](absl::string_view what, Count count, size_t limit, size_t reserved) {
+    const size_t of_peer = used(peers_, caller.peer, count);
+    const size_t cap = CapOf(caller, count, limit, reserved);
+    return of_peer < cap ? absl::OkStatus() : TooMany(absl::StrCat(what, kOne), of_peer, cap);
+  };
+  const auto connection = connections_.find(caller.connection);
+  const Use of_connection = connection == connections_.end() ? Use() : connection->second.use;
+  if (of_connection.calls >= limits_.calls_of_connection_max) {
+    return TooMany("calls of one connection", of_connection.calls, limits_.calls_of_connection_max);
+  }
+  KVTIER_RETURN_IF_ERROR(check("calls", &Use::calls, limits_.calls_max, limits_.calls_reserved));
+  if (kind == Kind::kWatch) {
+    const size_t watches = used(peers_, caller.peer, &Use::watches);
+    if (watches < limits_.watches_of_peer_max) return absl::OkStatus();
+    return TooMany(absl::StrCat("calls of Watch", kOne), watches, limits_.watches_of_peer_max);
+  }
+  if (kind != Kind::kStream) return absl::OkStatus();
+  if (of_connection.streams >= limits_.streams_of_connection_max) {
+    return TooMany("calls of RunSteps of one connection", of_connection.streams,
+                   limits_.streams_of_connection_max);
+  }
+  return check("calls of RunSteps", &Use::streams, limits_.streams_max, /*reserved=*/0);
+}
+
+void IncomingCalls::Change(const Caller& caller, const std::function<void(Use&)>& change) {
+  change(use_);
+  change(connections_[caller.connection].use);
+  change(peers_[caller.peer]);
+  if (!caller.user.empty()) change(users_[caller.user]);
+}
+
 absl::StatusOr<std::shared_ptr<IncomingCalls::Place>> IncomingCalls::Begin(const Caller& caller,
                                                                            Kind kind) {
-  const bool streams = kind == Kind::kStream;
   MutexLock lock(&mutex_);
-  Connection& connection = connections_[caller.connection];
-  Use& peer = peers_[caller.peer];
-  // Entries of nobody go with the last place.
-  const auto check = [&](absl::string_view what, size_t Use::*count, size_t of_connection_max,
-                         size_t max) -> absl::Status {
-    const size_t of_connection = connection.use.*count;
-    if (of_connection >= of_connection_max) {
-      return TooMany(absl::StrCat(what, " of one connection"), of_connection, of_connection_max);
-    }
-    const size_t share = ShareOf(peer.*count, use_.*count, max);
-    if (peer.*count < share) return absl::OkStatus();
-    return TooMany(absl::StrCat(what, " of one process, user or address"), peer.*count, share);
-  };
-  absl::Status status =
-      check("calls", &Use::calls, limits_.calls_of_connection_max, limits_.calls_max);
-  if (status.ok() && streams) {
-    status = check("calls of RunSteps", &Use::streams, limits_.streams_of_connection_max,
-                   limits_.streams_max);
-  }
-  if (!status.ok()) {
-    if (connection.use.calls == 0) connections_.erase(caller.connection);
-    if (peer.calls == 0) peers_.erase(caller.peer);
-    return status;
-  }
-  for (Use* const use : {&use_, &peer, &connection.use}) {
-    ++use->calls;
-    if (streams) ++use->streams;
-  }
+  KVTIER_RETURN_IF_ERROR(Check(caller, kind));
+  Change(caller, [kind](Use& use) {
+    ++use.calls;
+    if (kind == Kind::kStream) ++use.streams;
+    if (kind == Kind::kWatch) ++use.watches;
+  });
   return std::shared_ptr<Place>(new Place(shared_from_this(), caller, kind));
 }
 
 void IncomingCalls::End(const Place& place) {
+  const Caller& caller = place.caller_;
   MutexLock lock(&mutex_);
-  const auto connection = connections_.find(place.caller_.connection);
-  const auto peer = peers_.find(place.caller_.peer);
-  for (Use* const use : {&use_, &peer->second, &connection->second.use}) {
-    --use->calls;
-    if (place.kind_ == Kind::kStream) --use->streams;
+  Change(caller, [&place](Use& use) {
+    --use.calls;
+    if (place.kind_ == Kind::kStream) --use.streams;
+    if (place.kind_ == Kind::kWatch) --use.watches;
+    use.kept_bytes -= place.kept_bytes_;
+  });
+  if (connections_[caller.connection].use.calls == 0) connections_.erase(caller.connection);
+  if (peers_[caller.peer].calls == 0) peers_.erase(caller.peer);
+  if (!caller.user.empty() && users_[caller.user].calls == 0) users_.erase(caller.user);
+}
+
+absl::Status IncomingCalls::Keep(Place* place, size_t bytes) {
+  const Caller& caller = place->caller_;
+  MutexLock lock(&mutex_);
+  const size_t used = peers_[caller.peer].kept_bytes;
+  const size_t cap = CapOf(caller, &Use::kept_bytes, limits_.kept_bytes_max, /*reserved=*/0);
+  if (bytes > cap - std::min(used, cap)) {
+    return TooMany("bytes of requests of one process, user or address", used, cap);
   }
-  if (connection->second.use.calls == 0) connections_.erase(connection);
-  if (peer->second.calls == 0) peers_.erase(peer);
+  place->kept_bytes_ = bytes;
+  Change(caller, [bytes](Use& use) { use.kept_bytes += bytes; });
+  return absl::OkStatus();
 }
 
 void IncomingCalls::Receive(std::shared_ptr<Place> place, std::function<void()> start,
@@ -98,18 +142,16 @@ void IncomingCalls::Received(const Place* place) {
                      [place](const Receiving& receiving) { return receiving.place == place; });
     if (found == receiving_.end()) return;
     receiving_.erase(found);
-    --use_.receiving;
-    --peers_[place->caller_.peer].receiving;
-    --connections_[place->caller_.connection].use.receiving;
+    Change(place->caller_, [](Use& use) { --use.receiving; });
     starts = TakeTurns();
   }
   for (const auto& each : starts) each();
 }
 
-bool IncomingCalls::MayReceive(const Caller& caller) {
-  const size_t of_peer = peers_[caller.peer].receiving;
-  return connections_[caller.connection].use.receiving < limits_.receiving_of_connection_max &&
-         of_peer < ShareOf(of_peer, use_.receiving, limits_.receiving_max);
+bool IncomingCalls::MayReceive(const Caller& caller) const {
+  return connections_.at(caller.connection).use.receiving < limits_.receiving_of_connection_max &&
+         peers_.at(caller.peer).receiving <
+             CapOf(caller, &Use::receiving, limits_.receiving_max, limits_.receiving_reserved);
 }
 
 IncomingCalls::Starts IncomingCalls::TakeTurns() {
@@ -121,9 +163,7 @@ IncomingCalls::Starts IncomingCalls::TakeTurns() {
     Connection& connection = connections_[turns_.front()];
     Waiting& next = connection.waiting.front();
     if (MayReceive(next.place->caller_)) {
-      for (Use* const use : {&use_, &peers_[next.place->caller_.peer], &connection.use}) {
-        ++use->receiving;
-      }
+      Change(next.place->caller_, [](Use& use) { ++use.receiving; });
       receiving_.push_back({next.place.get(), clock_->Now(), std::move(next.give_up)});
       // Holds the place until it has run.
       starts.push_back([place = std::move(next.place), start = std::move(next.start)] { start(); });

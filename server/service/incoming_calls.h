@@ -4,10 +4,11 @@
 // wire::kMessageBytesMax for each of any number of calls, also of a client that never sends the
 // last byte. So calls are met at their headers instead (receiving_handler.h), and a request is
 // asked for when there is room for one. Until then HTTP/2's flow control keeps all but its first
-// 64 KiB at the client.
+// 64 KiB at the client. What has been received stays for as long as its call, and is counted.
 //
-// Of everything one peer - a process, a user's processes in containers, a TCP address - gets no
-// more than what is still free: there is always some for others.
+// Of everything one user gets no more than half of what others leave, and one peer - a process, a
+// user's processes in containers, a TCP address - half of what is left of that: there is always
+// some for others. The last is for operators.
 #pragma once
 
 #include <cstddef>
@@ -41,17 +42,27 @@ class IncomingCalls : public std::enable_shared_from_this<IncomingCalls> {
     size_t receiving_max = 32;
     size_t receiving_of_connection_max = 8;
     // Calls that go on receiving requests, one after the other (RunSteps), and of which nobody here
-    // sees how much of a request is there: 4 GiB, if all are as large as may be. A session has one.
-    size_t streams_max = 128;
+    // sees how much of a request is there: 8 GiB, if all are as large as may be. A session has one.
+    size_t streams_max = 256;
     size_t streams_of_connection_max = 64;
+    // Calls that tell what changes, until their clients end them (Health.Watch), of one peer.
+    size_t watches_of_peer_max = 32;
+    // Bytes of requests that were received and whose calls are not over.
+    size_t kept_bytes_max = size_t{1} << 30;
+    // For operators, so that there is a way in when others have taken all the rest; where there is
+    // little, a sixteenth of it.
+    size_t calls_reserved = 64;
+    size_t receiving_reserved = 2;
     // From when a request is asked for to when all of it is there. A worker's largest takes a
     // fraction of a second.
     absl::Duration receiving_duration_max = absl::Seconds(10);
   };
   struct Caller {
     std::string connection, peer;
+    std::string user;  // whose process it is; empty: the peer is all that is known
+    bool is_operator = false;
   };
-  enum class Kind { kOneRequest, kStream };
+  enum class Kind { kOneRequest, kWatch, kStream };
 
   // Of one call, until it is over.
   class Place {
@@ -68,6 +79,7 @@ class IncomingCalls : public std::enable_shared_from_this<IncomingCalls> {
     const std::shared_ptr<IncomingCalls> calls_;
     const Caller caller_;
     const Kind kind_;
+    size_t kept_bytes_ = 0;  // under the lock of `calls_`
   };
 
   // `clock` must outlive it.
@@ -81,6 +93,9 @@ class IncomingCalls : public std::enable_shared_from_this<IncomingCalls> {
   // takes too long.
   void Receive(std::shared_ptr<Place> place, std::function<void()> start,
                std::function<void()> give_up);
+  // The call's request takes so much for as long as the call is not over. Once. Errors:
+  // RESOURCE_EXHAUSTED / LIMIT_REACHED, and then it has to go at once.
+  absl::Status Keep(Place* place, size_t bytes);
   // It is there, or will never be. Once for each `start`.
   void Received(const Place* place);
   // To be called every now and then; never waits.
@@ -91,8 +106,9 @@ class IncomingCalls : public std::enable_shared_from_this<IncomingCalls> {
 
  private:
   struct Use {
-    size_t calls = 0, receiving = 0, streams = 0;
+    size_t calls = 0, receiving = 0, streams = 0, watches = 0, kept_bytes = 0;
   };
+  using Count = size_t Use::*;
   struct Waiting {
     std::shared_ptr<Place> place;
     std::function<void()> start, give_up;
@@ -109,18 +125,33 @@ class IncomingCalls : public std::enable_shared_from_this<IncomingCalls> {
   using Starts = std::vector<std::function<void()>>;
 
   void End(const Place& place);
+  // Whoever `caller` counts as: changes all of them.
+  void Change(const Caller& caller, const std::function<void(Use&)>& change)
+      KVTIER_REQUIRES(mutex_);
+  // How many of `limit` the peer of `caller` may have, as long as others have what they have.
+  size_t CapOf(const Caller& caller, Count count, size_t limit, size_t reserved) const
+      KVTIER_REQUIRES(mutex_);
+  absl::Status Check(const Caller& caller, Kind kind) const KVTIER_REQUIRES(mutex_);
   // Those whose turn it is.
   Starts TakeTurns() KVTIER_REQUIRES(mutex_);
-  bool MayReceive(const Caller& caller) KVTIER_REQUIRES(mutex_);
+  bool MayReceive(const Caller& caller) const KVTIER_REQUIRES(mutex_);
 
   const Limits limits_;
   const Clock* const clock_;
   mutable Mutex mutex_;  // rank: a leaf
   Use use_ KVTIER_GUARDED_BY(mutex_);
-  std::map<std::string, Use> peers_ KVTIER_GUARDED_BY(mutex_);
+  // Of those who have a call.
+  std::map<std::string, Use> peers_ KVTIER_GUARDED_BY(mutex_), users_ KVTIER_GUARDED_BY(mutex_);
   std::map<std::string, Connection> connections_ KVTIER_GUARDED_BY(mutex_);
   std::list<std::string> turns_ KVTIER_GUARDED_BY(mutex_);    // connections where calls wait
   std::list<Receiving> receiving_ KVTIER_GUARDED_BY(mutex_);  // the oldest first
 };
+
+// Of all that come over TCP: operators' tools and probes, with small requests.
+inline constexpr IncomingCalls::Limits kTcpCalls = {.calls_max = 512,
+                                                    .receiving_max = 8,
+                                                    .receiving_of_connection_max = 4,
+                                                    .streams_max = 16,
+                                                    .kept_bytes_max = size_t{16} << 20};
 
 }  // namespace kvtier

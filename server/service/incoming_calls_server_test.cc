@@ -131,7 +131,7 @@ class IncomingTcpCallsServerTest : public IncomingCallsServerTest {
  protected:
   IncomingTcpCallsServerTest() {
     server_options_.tcp_addresses = {"127.0.0.1:0", has_ipv6_ ? "[::1]:0" : "127.0.0.1:0"};
-    server_options_.incoming_calls.calls_max = 4;
+    server_options_.incoming_tcp_calls.calls_max = 4;
   }
   static bool HasIpv6() {
     const UniqueFd fd(socket(AF_INET6, SOCK_STREAM | SOCK_CLOEXEC, 0));
@@ -154,7 +154,85 @@ TEST_F(IncomingTcpCallsServerTest, LoopbackIsOneAddress) {
     EXPECT_TRUE(IsWireError(HalfCall(ConnectTo(address), kStats).Finish(),
                             grpc::StatusCode::RESOURCE_EXHAUSTED, "LIMIT_REACHED"));
   }
-  EXPECT_TRUE(Ask(NewChannel()).ok()) << "the others' half is free";
+  EXPECT_TRUE(Ask(NewChannel()).ok()) << "they take nothing from the Unix socket";
+}
+
+class LargeRequestTest : public ServiceFixture {
+ protected:
+  LargeRequestTest() { server_options_.incoming_calls.kept_bytes_max = size_t{4} << 20; }
+
+  // Names and ids take a few bytes; a request that has more would stay for as long as its call.
+  template <typename Stub, typename Request, typename Response>
+  static void ExpectTooLarge(Stub* stub,
+                             grpc::Status (Stub::*method)(grpc::ClientContext*, const Request&,
+                                                          Response*),
+                             const Request& request) {
+    Response response;
+    const grpc::Status status = Call(stub, method, request, &response);
+    EXPECT_TRUE(IsWireError(status, grpc::StatusCode::RESOURCE_EXHAUSTED, "LIMIT_REACHED"));
+    EXPECT_EQ(WireMetadata(status, "limit"), "65536");
+  }
+  // Of blocks that are not there.
+  grpc::Status Free(int count) {
+    v1::FreeBlocksRequest request;
+    v1::FreeBlocksResponse response;
+    for (int i = 0; i < count; ++i) request.add_block_ids(1);
+    return Call(stub(), &v1::KvTier::Stub::FreeBlocks, request, &response);
+  }
+
+  const std::string large_ = std::string(100'000, 'x');
+};
+
+TEST_F(LargeRequestTest, IsRefusedWhereThereIsNothingToSay) {
+  v1::WaitTicketRequest wait;
+  wait.set_session_id(large_);
+  ExpectTooLarge(stub(), &v1::KvTier::Stub::WaitTicket, wait);
+  v1::GetStatsRequest stats;
+  stats.set_cache(large_);
+  ExpectTooLarge(admin(), &v1::KvTierAdmin::Stub::GetStats, stats);
+  const auto health = grpc::health::v1::Health::NewStub(NewChannel());
+  grpc::health::v1::HealthCheckRequest check;
+  check.set_service(large_);
+  ExpectTooLarge(health.get(), &grpc::health::v1::Health::Stub::Check, check);
+  // What is not known of it counts as well.
+  v1::GetNodeInfoRequest unknown;
+  ASSERT_TRUE(unknown.ParseFromString(wait.SerializeAsString()));
+  ExpectTooLarge(admin(), &v1::KvTierAdmin::Stub::GetNodeInfo, unknown);
+
+  grpc::ClientContext context;
+  SetPatience(&context);
+  grpc::health::v1::HealthCheckResponse told;
+  const auto watch = health->Watch(&context, check);
+  EXPECT_FALSE(watch->Read(&told));
+  EXPECT_TRUE(IsWireError(watch->Finish(), grpc::StatusCode::RESOURCE_EXHAUSTED, "LIMIT_REACHED"));
+}
+
+TEST_F(LargeRequestTest, CountsAsItIsInMemoryUntilItsCallIsOver) {
+  // A byte each as they are sent, and four in memory: more than a process's quarter.
+  const grpc::Status refused = Free(300'000);
+  EXPECT_TRUE(IsWireError(refused, grpc::StatusCode::RESOURCE_EXHAUSTED, "LIMIT_REACHED"));
+  EXPECT_THAT(refused.error_message(), HasSubstr("bytes of requests"));
+  for (int i = 0; i < 10; ++i) {
+    EXPECT_TRUE(IsWireError(Free(60'000), grpc::StatusCode::NOT_FOUND, "SESSION_UNKNOWN"));
+  }
+}
+
+TEST_F(LargeRequestTest, APeerWatchesHealthSoOften) {
+  const auto health = grpc::health::v1::Health::NewStub(NewChannel());
+  std::vector<std::unique_ptr<grpc::ClientContext>> contexts;
+  std::vector<std::unique_ptr<grpc::ClientReader<grpc::health::v1::HealthCheckResponse>>> watches;
+  grpc::health::v1::HealthCheckResponse told;
+  const auto watch = [&] {
+    contexts.push_back(std::make_unique<grpc::ClientContext>());
+    SetPatience(contexts.back().get());
+    watches.push_back(health->Watch(contexts.back().get(), {}));
+    return watches.back()->Read(&told);
+  };
+  for (int i = 0; i < 32; ++i) ASSERT_TRUE(watch());
+  EXPECT_FALSE(watch());
+  EXPECT_EQ(Health("liveness"), "SERVING");
+  for (const auto& context : contexts) context->TryCancel();
+  for (const auto& each : watches) (void)each->Finish();
 }
 
 TEST_F(IncomingCallsServerTest, AShutdownWaitsForNoRequest) {

@@ -73,6 +73,69 @@ TEST_F(IncomingCallsTest, WhoTakesMuchLeavesAsMuch) {
   EXPECT_EQ(take("d"), 4);
 }
 
+// However many processes it starts.
+TEST_F(IncomingCallsTest, AUserLeavesAsMuchToOthers) {
+  Make({.calls_max = 64, .calls_reserved = 0});
+  std::vector<Place> places;
+  const auto take = [&](const std::string& user, const std::string& process) {
+    int taken = 0;
+    for (;; ++taken) {
+      absl::StatusOr<Place> place =
+          calls_->Begin({absl::StrCat(process, taken), process, user}, Kind::kOneRequest);
+      if (!place.ok()) return taken;
+      places.push_back(*std::move(place));
+    }
+  };
+  EXPECT_EQ(take("u", "first"), 16) << "half of what the user may have";
+  int all = 16;
+  for (int i = 0; i < 20; ++i) all += take("u", absl::StrCat("process ", i));
+  EXPECT_LE(all, 32);
+  EXPECT_GT(all, 28);
+  EXPECT_GE(take("v", "another's"), 8);
+}
+
+TEST_F(IncomingCallsTest, TheLastAreForOperators) {
+  Make({.calls_max = 32, .receiving_max = 32, .calls_reserved = 2, .receiving_reserved = 2});
+  std::vector<Place> places;
+  int started = 0;
+  const auto take = [&](const IncomingCalls::Caller& caller) {
+    absl::StatusOr<Place> place = calls_->Begin(caller, Kind::kOneRequest);
+    if (!place.ok()) return false;
+    places.push_back(*place);
+    calls_->Receive(
+        *place, [&started] { ++started; }, [] {});
+    return true;
+  };
+  for (int i = 0; i < 100; ++i) take({absl::StrCat(i), absl::StrCat(i), absl::StrCat(i)});
+  EXPECT_EQ(calls_->calls(), 30);
+  EXPECT_EQ(started, 30);
+  EXPECT_TRUE(take({.connection = "o", .peer = "o", .user = "0", .is_operator = true}));
+  EXPECT_EQ(started, 31) << "it is received at once";
+}
+
+TEST_F(IncomingCallsTest, WhatIsKeptCountsUntilItsCallIsOver) {
+  Make({.kept_bytes_max = 1000});
+  Place first = Begin("fd:1", "a").value(), second = Begin("fd:2", "a").value(),
+        other = Begin("fd:3", "b").value();
+  EXPECT_TRUE(calls_->Keep(first.get(), 400).ok());
+  const absl::Status refused = calls_->Keep(second.get(), 201);
+  EXPECT_EQ(refused.code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_EQ(ErrorReasonOf(refused), "LIMIT_REACHED");
+  EXPECT_TRUE(calls_->Keep(other.get(), 300).ok()) << "there is some for others";
+  first.reset();
+  EXPECT_TRUE(calls_->Keep(second.get(), 201).ok());
+}
+
+TEST_F(IncomingCallsTest, WatchesHaveALimitOfTheirOwn) {
+  Make({.watches_of_peer_max = 1});
+  Place watch = Begin("fd:1", "a", Kind::kWatch).value();
+  EXPECT_FALSE(Begin("fd:2", "a", Kind::kWatch).ok());
+  EXPECT_TRUE(Begin("fd:2", "a").ok());
+  EXPECT_TRUE(Begin("fd:3", "b", Kind::kWatch).ok());
+  watch.reset();
+  EXPECT_TRUE(Begin("fd:2", "a", Kind::kWatch).ok());
+}
+
 TEST_F(IncomingCallsTest, StreamsHaveALimitOfTheirOwn) {
   Make({.streams_max = 8, .streams_of_connection_max = 1});
   const Place stream = Begin("fd:1", "a", Kind::kStream).value();

@@ -42,22 +42,23 @@ KvTierService::KvTierService(const CallDoor& door, const SessionCallContext* con
       data_plane_(context->node, clock) {
   const google::protobuf::ServiceDescriptor& service =
       *v1::OpenSessionRequest::descriptor()->file()->FindServiceByName("KvTier");
-  const auto receive = [&](const char* name, auto method) {
+  const auto receive = [&](const char* name, auto method,
+                           int64_t bytes_max = wire::kSmallRequestBytesMax) {
     MarkMethodStreamed(service.FindMethodByName(name)->index(),
-                       NewReceivingHandler(door, name, this, method));
+                       NewReceivingHandler(door, name, this, method, {.bytes_max = bytes_max}));
   };
   receive("OpenSession", &KvTierService::OpenSession);
-  receive("AttachCache", &KvTierService::AttachCache);
+  receive("AttachCache", &KvTierService::AttachCache, wire::kAttachRequestBytesMax);
   receive("DetachCache", &KvTierService::DetachCache);
   receive("AdmitRequest", &KvTierService::AdmitRequest);
   receive("ReleaseRequest", &KvTierService::ReleaseRequest);
-  receive("AssignBlocks", &KvTierService::AssignBlocks);
+  receive("AssignBlocks", &KvTierService::AssignBlocks, wire::kMessageBytesMax);
   receive("ListKeptBlocks", &KvTierService::ListKeptBlocks);
-  receive("FreeBlocks", &KvTierService::FreeBlocks);
-  receive("InvalidateBlocks", &KvTierService::InvalidateBlocks);
-  receive("SwapIn", &KvTierService::SwapIn);
+  receive("FreeBlocks", &KvTierService::FreeBlocks, wire::kBlockListRequestBytesMax);
+  receive("InvalidateBlocks", &KvTierService::InvalidateBlocks, wire::kBlockListRequestBytesMax);
+  receive("SwapIn", &KvTierService::SwapIn, wire::kSwapInRequestBytesMax);
   receive("ReplayPlan", &KvTierService::ReplayPlan);
-  receive("Backup", &KvTierService::Backup);
+  receive("Backup", &KvTierService::Backup, wire::kBackupRequestBytesMax);
   receive("WaitTicket", &KvTierService::WaitTicket);
   receive("RunSteps", &KvTierService::RunSteps);
 }

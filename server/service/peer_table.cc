@@ -180,7 +180,8 @@ PeerTable::Found PeerTable::Find(absl::string_view name) const {
   MutexLock lock(&mutex_);
   const auto found = entries_.find(FdOf(name));
   if (found == entries_.end()) return {};
-  return {.peer = found->second.peer, .id = found->second.id};
+  const Entry& entry = found->second;
+  return {.peer = entry.peer, .id = entry.id, .is_operator = IsOperator(entry.peer.uid)};
 }
 
 PeerTable::Entries::const_iterator PeerTable::Locate(int64_t id) const {

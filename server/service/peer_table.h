@@ -70,6 +70,7 @@ class PeerTable {
     // What tells the connection from all others, also from those that get its name once it has
     // ended: for whoever remembers it for longer than a call lasts. 0 if it is not ours.
     int64_t id = 0;
+    bool is_operator = false;  // may use what is reserved
   };
   // `name` as ServerContext::peer() says it.
   Found Find(absl::string_view name) const;

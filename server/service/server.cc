@@ -83,6 +83,8 @@ class Server::Impl {
         connections_(parts.log, static_cast<size_t>(options_.tcp_connections_per_address_max)),
         unread_answers_(std::make_shared<UnreadAnswers>(options_.unread_answers, parts.clock)),
         incoming_calls_(std::make_shared<IncomingCalls>(options_.incoming_calls, parts.clock)),
+        incoming_tcp_calls_(
+            std::make_shared<IncomingCalls>(options_.incoming_tcp_calls, parts.clock)),
         deaf_clients_(unread_answers_.get(), &connections_, parts.node, parts.clock, parts.log),
         readiness_(parts.node, parts.pool, parts.backend, &connections_.counts(), parts.log),
         access_(&connections_.peers(), options_.rules, options_.tls.given()) {}
@@ -122,7 +124,7 @@ class Server::Impl {
   StatsHistory history_;
   Connections connections_;
   const std::shared_ptr<UnreadAnswers> unread_answers_;
-  const std::shared_ptr<IncomingCalls> incoming_calls_;
+  const std::shared_ptr<IncomingCalls> incoming_calls_, incoming_tcp_calls_;
   DeafClients deaf_clients_;  // of the health thread
   SessionCallContext session_context_;
   AdminContext admin_context_;
@@ -188,7 +190,8 @@ void Server::Impl::FillContexts() {
                     .metrics_address = [this] { return metrics_address(); },
                     .not_ready_reason = [this] { return readiness_.Reason(); },
                     .drain = [this](absl::string_view message) { Drain(message); }};
-  const CallDoor door = {incoming_calls_.get(), &connections_.peers(), &call_log_};
+  const CallDoor door = {incoming_calls_.get(), incoming_tcp_calls_.get(), &connections_.peers(),
+                         &call_log_};
   kv_tier_ = std::make_unique<KvTierService>(door, &session_context_, parts_.clock, &access_,
                                              executor_.get());
   admin_ = std::make_unique<AdminService>(door, &admin_context_);
@@ -309,6 +312,7 @@ void Server::Impl::RunHealth() {
     UpdateHealth();
     deaf_clients_.End();
     incoming_calls_->GiveUpLate();
+    incoming_tcp_calls_->GiveUpLate();
     if (parts_.on_alive) parts_.on_alive();
     MutexLock lock(&mutex_);
     if (stopping_) return;

@@ -52,8 +52,8 @@ struct ServerOptions {
   std::string metrics_address;
   // How much may wait for clients that do not read.
   UnreadAnswers::Limits unread_answers;
-  // How much may be on its way from clients.
-  IncomingCalls::Limits incoming_calls;
+  // How much may be on its way from clients: over the Unix socket, and over TCP.
+  IncomingCalls::Limits incoming_calls, incoming_tcp_calls = kTcpCalls;
   int32_t control_threads = kControlThreads;
   int32_t control_queue_max = kControlQueueMax;
 };

@@ -224,8 +224,14 @@ class Names(Errors):
     def test_a_megabyte_where_a_name_belongs(self):
         """The answer's trailers have a limit of their own: the value comes back cut."""
         name = (1 << 20) * "x"
+        fields = {"session_id": name, **CACHE}
         with self.refused("NOT_FOUND", "SESSION_UNKNOWN", {"session_id": 253 * "x" + "..."}):
-            self.daemon.client.call(TIER + "DetachCache", {"session_id": name, **CACHE})
+            self.daemon.client.call(TIER + "FreeBlocks", {**fields, "block_ids": [0]})
+        # Where nothing large belongs it is not even looked at.
+        size = self.daemon.client.request(TIER + "DetachCache", fields).ByteSize()
+        with self.refused("RESOURCE_EXHAUSTED", "LIMIT_REACHED",
+                          {"limit": str(64 << 10), "requested": str(size)}):
+            self.daemon.client.call(TIER + "DetachCache", fields)
 
 
 class Blocks(Errors):
