@@ -89,11 +89,19 @@ absl::StatusOr<v1::WaitTicketResponse> TicketDone(const OperationOutcome& outcom
 
 }  // namespace
 
-int64_t DataPlane::AnswerBytesMax(const v1::SwapInRequest& request) {
+int64_t DataPlane::AnswerBytesMax(const v1::SwapInRequest& request) const {
+  if (!request.has_inline_()) return 0;
   // Of each position a hot row, a flag, and the two numbers of the plan.
-  constexpr int64_t kRowBytes =
-      wire::kInlinePositionsMax / wire::kInlineRowsMax * 4 * static_cast<int64_t>(sizeof(int32_t));
-  return request.has_inline_() ? request.inline_().rows_size() * kRowBytes : 0;
+  constexpr int64_t kPositionBytes = 4 * int64_t{sizeof(int32_t)};
+  // Each row has room for top_k, whatever it asks for: so many where that is less, or where there
+  // is no such cache and the step is refused.
+  constexpr int64_t kRowPositionsMin = wire::kInlinePositionsMax / wire::kInlineRowsMax;
+  const absl::StatusOr<int32_t> positions =
+      node_->InlineRowPositions(request.session_id(), request.cache(), request.group_index());
+  const int64_t of_row = std::max<int64_t>(positions.value_or(0), kRowPositionsMin);
+  // More are refused.
+  return std::min(request.inline_().rows_size() * of_row, wire::kInlinePositionsMax) *
+         kPositionBytes;
 }
 
 void DataPlane::SwapIn(const v1::SwapInRequest& request, Done<v1::SwapInResponse> done) const {

@@ -25,7 +25,7 @@ class DataPlane {
 
   // What the answer of `request` takes in memory, at most. 0: next to nothing, as its results are
   // left in the step buffers.
-  static int64_t AnswerBytesMax(const v1::SwapInRequest& request);
+  int64_t AnswerBytesMax(const v1::SwapInRequest& request) const;
   void SwapIn(const v1::SwapInRequest& request, Done<v1::SwapInResponse> done) const;
   void ReplayPlan(const v1::ReplayPlanRequest& request, Done<v1::ReplayPlanResponse> done) const;
   void Backup(const v1::BackupRequest& request, Done<v1::BackupResponse> done) const;

@@ -150,7 +150,7 @@ grpc::ServerUnaryReactor* KvTierService::RunSwapIn(grpc::CallbackServerContext* 
   absl::Status status = caller.status();
   std::shared_ptr<UnreadAnswers::Place> place;
   if (status.ok()) {
-    status = TakePlace(*caller, request.session_id(), DataPlane::AnswerBytesMax(request), &place);
+    status = TakePlace(*caller, request.session_id(), data_plane_.AnswerBytesMax(request), &place);
   }
   if (!status.ok()) {
     done(status);
@@ -342,7 +342,7 @@ grpc::ServerUnaryReactor* KvTierService::InvalidateBlocks(
 grpc::ServerUnaryReactor* KvTierService::SwapIn(grpc::CallbackServerContext* context,
                                                 const v1::SwapInRequest* request,
                                                 v1::SwapInResponse* response) {
-  if (DataPlane::AnswerBytesMax(*request) > 0) return RunSwapIn(context, *request, response);
+  if (request->has_inline_()) return RunSwapIn(context, *request, response);
   return RunData(context, "SwapIn", request->session_id(), response,
                  [&](absl::Time, auto done) { data_plane_.SwapIn(*request, std::move(done)); });
 }

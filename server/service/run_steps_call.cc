@@ -148,7 +148,7 @@ void Pipeline::Pump() {
 
 void Pipeline::OnReadDone(bool ok) {
   if (ok) {
-    auto step = std::make_shared<Step>(open_calls_, DataPlane::AnswerBytesMax(request_.swap_in()));
+    auto step = std::make_shared<Step>(open_calls_, data_plane_->AnswerBytesMax(request_.swap_in()));
     {
       MutexLock lock(&mutex_);
       steps_.push_back(step);

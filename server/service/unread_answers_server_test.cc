@@ -197,6 +197,37 @@ TEST_F(NarrowAnswersServerTest, PlacesBehindAStallEndWithTheirCall) {
   delay->Release();
 }
 
+// Each row is answered with room for top_k, however little is asked for.
+TEST_F(NarrowAnswersServerTest, AnswersAreAsLargeAsTopKMakesThem) {
+  ClientSession session(stub(), "good");
+  v1::AttachCacheRequest request;
+  v1::AttachCacheResponse attached;
+  request.set_session_id(session.id());
+  request.set_cache("kv");
+  *request.mutable_layout() = SmallLayout();
+  request.mutable_layout()->mutable_groups(0)->set_top_k(32768);
+  request.mutable_layout()->mutable_groups(0)->set_hot_size(32768);
+  request.mutable_layout()->mutable_groups(0)->mutable_layers(0)->set_row_bytes(16);
+  ASSERT_TRUE(Call(stub(), &v1::KvTier::Stub::AttachCache, request, &attached).ok());
+  auto delay = plan().DelayNth(DeviceOperation::kSwapIn, 1);
+  const v1::RunStepsRequest step = LargeStep(session, 32);
+  const auto connection = v1::KvTier::NewStub(NewChannel());
+  grpc::ClientContext context;
+  SetPatience(&context);
+  const auto steps = connection->RunSteps(&context);
+  EXPECT_TRUE(steps->Write(step));
+  WaitUntil([&] { return plan().calls(DeviceOperation::kSwapIn) == 1; });
+  v1::SwapInResponse response;
+  EXPECT_TRUE(
+      IsWireError(Call(connection.get(), &v1::KvTier::Stub::SwapIn, step.swap_in(), &response),
+                  grpc::StatusCode::RESOURCE_EXHAUSTED, "LIMIT_REACHED"));
+  delay->Release();
+  v1::RunStepsResponse answer;
+  EXPECT_TRUE(steps->Read(&answer));
+  EXPECT_TRUE(steps->WritesDone());
+  EXPECT_TRUE(steps->Finish().ok());
+}
+
 TEST_F(UnreadAnswersServerTest, WhoReadsIsNeverHeldBack) {
   ClientSession session(stub(), "good");
   Attach(session);

@@ -4,6 +4,7 @@
 // than that what waits for it need not ask; where the device is the host, the calling thread may do
 // the stream's next work itself, under the enqueue lock, so that nothing can come in between.
 
+#include "kernels/counters.h"
 #include "server/core/status_macros.h"
 #include "server/session/attachment.h"
 #include "server/session/cache.h"
@@ -21,7 +22,7 @@ std::optional<int64_t> Attachment::InvalidateHere(const std::vector<int32_t>& bl
           int64_t before = 0, after = 0;
           KVTIER_RETURN_IF_ERROR(
               tier.EnqueueInvalidate(stream, g, regions, blocks, &before, &after));
-          dropped += after - before;
+          dropped = WrappingSum(dropped, WrappingDifference(after, before));
         }
         return absl::OkStatus();
       },

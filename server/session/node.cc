@@ -120,6 +120,12 @@ absl::StatusOr<int64_t> Node::InvalidateBlocks(absl::string_view session_id,
   return impl_->InvalidateBlocks(*attachment, blocks, patience);
 }
 
+absl::StatusOr<int32_t> Node::InlineRowPositions(absl::string_view session_id,
+                                                 absl::string_view cache, int32_t group) const {
+  KVTIER_ASSIGN_OR_RETURN(const auto attachment, impl_->Find(session_id, cache));
+  return impl_->InlineRowPositions(*attachment, group);
+}
+
 absl::StatusOr<int64_t> Node::SwapIn(absl::string_view session_id, const SwapInCall& call,
                                      OperationDone done) {
   KVTIER_ASSIGN_OR_RETURN(const auto attachment, impl_->Find(session_id, call.cache));

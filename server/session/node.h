@@ -152,6 +152,9 @@ class Node {
   // ---- Data plane: enqueue and return a ticket. `done` may be null; it runs once if and only
   // if a ticket was returned. Tickets of one session and cache count from 1, in stream order.
 
+  // Positions that one inline row of such a swap-in answers. Errors: as SwapIn would give.
+  absl::StatusOr<int32_t> InlineRowPositions(absl::string_view session_id, absl::string_view cache,
+                                             int32_t group) const;
   absl::StatusOr<int64_t> SwapIn(absl::string_view session_id, const SwapInCall& call,
                                  OperationDone done);
   absl::StatusOr<int64_t> ReplayPlan(absl::string_view session_id, const ReplayPlanCall& call,

@@ -149,6 +149,13 @@ std::function<void(const absl::Status&, int64_t)> Outcome(OperationDone done) {
 
 }  // namespace
 
+absl::StatusOr<int32_t> Node::Impl::InlineRowPositions(const Attachment& attachment,
+                                                       int32_t group) const {
+  const CacheLayout& layout = attachment.cache()->layout();
+  KVTIER_RETURN_IF_ERROR(CheckGroup(layout, group));
+  return layout.groups[group].top_k;
+}
+
 absl::StatusOr<int64_t> Node::Impl::SwapIn(Attachment& attachment, const SwapInCall& call,
                                            OperationDone done) {
   const CacheLayout& layout = attachment.cache()->layout();

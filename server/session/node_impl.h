@@ -70,6 +70,7 @@ class Node::Impl {
                                            const std::vector<int32_t>& blocks,
                                            const Patience& patience);
 
+  absl::StatusOr<int32_t> InlineRowPositions(const Attachment& attachment, int32_t group) const;
   absl::StatusOr<int64_t> SwapIn(Attachment& attachment, const SwapInCall& call,
                                  OperationDone done);
   absl::StatusOr<int64_t> ReplayPlan(Attachment& attachment, const ReplayPlanCall& call,
