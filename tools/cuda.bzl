@@ -89,7 +89,7 @@ def _cuda_ptx_impl(ctx):
             ptx = ctx.actions.declare_file("%s/%s_%s.ptx" % (ctx.label.name, _name_of(src), arch))
             _compile(ctx, src, ptx, "-ptx", ["arch=compute_%s,code=compute_%s" % (arch, arch)])
             texts.append(ptx)
-    return [DefaultInfo(files = depset(texts))]
+    return [DefaultInfo(files = depset(texts), runfiles = ctx.runfiles(files = texts))]
 
 _ATTRIBUTES = {
     "srcs": attr.label_list(allow_files = [".cu", ".cuh", ".h"], mandatory = True),
