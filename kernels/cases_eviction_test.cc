@@ -7,8 +7,11 @@
 namespace kvtier::testing {
 namespace {
 
+using ::testing::AllOf;
 using ::testing::Each;
 using ::testing::ElementsAre;
+using ::testing::Ge;
+using ::testing::Lt;
 
 class EvictionCases : public KernelTest {
  protected:
@@ -132,6 +135,26 @@ TEST_P(EvictionCases, CorruptEntriesAreDrawnLast) {
     EXPECT_EQ(g.Rise(Counter::kMisses), 8);
     EXPECT_EQ(g.Rise(Counter::kStateRepairs), 1);
     EXPECT_EQ(g.Rise(Counter::kUnplaced), 1);
+    EXPECT_EQ(g.GuardDamage(), "");
+  }
+}
+
+// An order that names some hot slots twice, others never, and has the sums of a permutation. Of the
+// cheapest hot slots none stands in it: there are fewer to draw than were counted.
+TEST_P(EvictionCases, ForgedOrderLeadsNowhere) {
+  GroupOptions options = SmallAgedOptions();
+  options.shape.hot_size = 10;
+  Group g = MakeGroup(options);
+  for (int32_t h = 0; h < 10; ++h) {
+    g.owner[h] = 10 + h;
+    g.score[h] = h == 0 || h == 5 || h == 8 ? 0 : 100;
+    g.FillHotRow(h, 10 + h);
+  }
+  g.lru = {2, 1, 2, 3, 4, 2, 6, 7, 9, 9};
+  for (int32_t step = 0; step < 3; ++step) {
+    EXPECT_THAT(g.StepRow({90 + 4 * step, 91 + 4 * step, 92 + 4 * step}),
+                Each(AllOf(Ge(-1), Lt(10))));
+    EXPECT_THAT(g.Lru(0), Each(AllOf(Ge(0), Lt(10)))) << step;
     EXPECT_EQ(g.GuardDamage(), "");
   }
 }

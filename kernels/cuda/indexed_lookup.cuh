@@ -121,8 +121,10 @@ KVTIER_RESOLVER __device__ inline bool KVTIER_RESOLVER_OF::BuildIndex() {
   __syncthreads();
   bool complete = true;
 #pragma unroll 1
-  for (int32_t h = Thread(); h < hot_size(); h += threads()) {
-    if (owner[h] >= 0) complete &= index().Insert(h, owner[h], nullptr);
+  for (int32_t first = Warp() * kInserts; first < hot_size(); first += warps() * kInserts) {
+    const int32_t h = first + Lane() / kIndexBucketSlots;
+    const int32_t slot = h < hot_size() ? owner[h] : kNone;
+    complete &= index().Insert(slot < 0 ? kNone : h, slot, nullptr);
   }
   __syncthreads();
 #pragma unroll 1

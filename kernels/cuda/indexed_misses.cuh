@@ -68,6 +68,18 @@ KVTIER_RESOLVER __device__ inline void KVTIER_RESOLVER_OF::AgreeOnSources() {
   Arrive();  // the first block stays until all have
 }
 
+// Adds up what the warps have left in shared memory: all of it, and that of the warps before this
+// one. Both are less than 1 << 16. All lanes.
+KVTIER_RESOLVER __device__ inline void KVTIER_RESOLVER_OF::SumOverWarps(const uint32_t* of_warps,
+                                                                        int32_t* all,
+                                                                        int32_t* before) const {
+  const uint32_t of_lane = Lane() < warps() ? of_warps[Lane()] : 0;
+  const uint32_t sums =
+      __reduce_add_sync(kAllLanes, of_lane | (Lane() < Warp() ? of_lane << 16 : 0));
+  *all = static_cast<int32_t>(sums & 0xffff);
+  *before = static_cast<int32_t>(sums >> 16);
+}
+
 KVTIER_RESOLVER template <typename Function>
 __device__ inline bool KVTIER_RESOLVER_OF::FindMissing(int32_t turn, const Function& start) {
   if constexpr (kBulk) {
@@ -87,13 +99,15 @@ __device__ inline bool KVTIER_RESOLVER_OF::FindMissing(int32_t turn, const Funct
   }
   __syncthreads();
 
-  const uint32_t missing_of_lane = Lane() < warps() ? Shared<uint32_t>(t_.warp_sums)[Lane()] : 0;
-  missing_ = static_cast<int32_t>(__reduce_add_sync(kAllLanes, missing_of_lane));
+  int32_t missing_before = 0;
+  SumOverWarps(Shared<uint32_t>(t_.warp_sums), &missing_, &missing_before);
   misses_ = missing_;
   if (missing_ > 0) {
-    const uint32_t before = __reduce_add_sync(kAllLanes, Lane() < Warp() ? missing_of_lane : 0);
-    ListMissing(static_cast<int32_t>(before));
+    ListMissing(missing_before);
     ClearTable();
+  }
+  if constexpr (kAged) {
+    if (missing_ > 0 || writes_) AgeScores();
   }
   uint32_t largest = 0, order_sum = 0, hits = 0;
   for (int32_t w = first_order_word(); w < end_order_word(); w += kOrderWords) {
@@ -108,10 +122,7 @@ __device__ inline bool KVTIER_RESOLVER_OF::FindMissing(int32_t turn, const Funct
   }
   constexpr uint32_t kSoundSum = kExact ? MixOfAll(kHotSize) : 0;
   const bool in_range = __syncthreads_and(largest < static_cast<uint32_t>(hot_size())) != 0;
-  const uint32_t hits_of_lane = Lane() < warps() ? Shared<uint32_t>(t_.warp_hits)[Lane()] : 0;
-  hits_ = static_cast<int32_t>(__reduce_add_sync(kAllLanes, hits_of_lane));
-  older_.hits =
-      static_cast<int32_t>(__reduce_add_sync(kAllLanes, Lane() < Warp() ? hits_of_lane : 0));
+  SumOverWarps(Shared<uint32_t>(t_.warp_hits), &hits_, &older_hits_);
   // The last one holds for every permutation; whatever the order is, moves stay inside it.
   return in_range && static_cast<uint32_t>(words()[kOrderSum]) == kSoundSum &&
          hits_ + missing_ <= hot_size();
@@ -218,7 +229,7 @@ KVTIER_RESOLVER __device__ inline void KVTIER_RESOLVER_OF::Resolve() {
       static_cast<int32_t>(__reduce_or_sync(kAllLanes, static_cast<uint32_t>(NoteMissing())));
   if (Lane() == 0 && flags_of_warp != 0) atomicOr(words() + kFlags, flags_of_warp);
   if constexpr (kAged) {
-    AgeScores();
+    if (Warp() == warps() - 1) FindLimit();
   } else {
     ListVictims();
   }
@@ -227,8 +238,13 @@ KVTIER_RESOLVER __device__ inline void KVTIER_RESOLVER_OF::Resolve() {
   repeats_ = (flags & kRepeats) != 0;
   if (repeats_) NumberFirsts();
   if constexpr (kAged) {
-    ChooseVictims();
-    ListVictims();
+    if (repeats_) {  // there are fewer misses than it was found for
+      if (Warp() == warps() - 1) FindLimit();
+      __syncthreads();
+    }
+    CountDraws();
+    __syncthreads();
+    ListDraws();
   }
   if ((flags & kDoubted) != 0) AgreeOnSources();
   if (kAged || flags != 0) __syncthreads();

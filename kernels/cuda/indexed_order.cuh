@@ -35,12 +35,13 @@ KVTIER_RESOLVER __device__ inline void KVTIER_RESOLVER_OF::CheckOrder(int32_t fi
   }
 }
 
-// Evictables that stay, then those that this step's misses draw, then the hits. Calls function(hot
-// slot, move) for the warp's entries of the order.
+// Evictables that stay, then the oldest, which this step's misses draw, then the hits. Calls
+// function(hot slot, rank, to) for the warp's entries of the order: `rank` is the one among the
+// evictables, kNone for a hit, and `to` the new place.
 KVTIER_RESOLVER template <typename Function>
 __device__ inline void KVTIER_RESOLVER_OF::ForEachMove(const Function& function) {
   const int32_t evictables = hot_size() - hits_;
-  Older older = older_;
+  int32_t hits = older_hits_;
   for (int32_t first = first_order_word(); first < end_order_word(); first += kOrderWords) {
     const OrderPart part = kExact ? order_ : ReadOrder(first);
 #pragma unroll
@@ -48,28 +49,12 @@ __device__ inline void KVTIER_RESOLVER_OF::ForEachMove(const Function& function)
       const int32_t i = (first + k) * kWarpThreads + Lane();
       const bool exists = kExact || (first + k < end_order_word() && i < hot_size());
       const bool is_hit = (part.hits[k] >> Lane() & 1) != 0;
-      const int32_t older_hits = older.hits + __popc(part.hits[k] & LanesBelow());
-      older.hits += __popc(part.hits[k]);
-      const int32_t rank = i - older_hits;  // among the evictables, if it is one
-      Move move = {evictables + older_hits, kNone};
-      if constexpr (kAged) {
-        int32_t drawn_before = 0;
-        if (misses_ > 0) {
-          int32_t score = kUnusableScore;
-          if constexpr (kExact) {
-            score = scores_ >> 8 * k & 0xff;
-          } else if (exists && !is_hit) {
-            score = Shared<uint8_t>(t_.score)[part.hot_slot[k]];
-          }
-          move.draw = DrawByScore(score, &older, &drawn_before);
-        }
-        if (!is_hit)
-          move.to = move.draw < 0 ? rank - drawn_before : evictables - misses_ + move.draw;
-      } else if (!is_hit) {
-        move.draw = rank < misses_ ? rank : kNone;
-        move.to = rank < misses_ ? evictables - misses_ + rank : rank - misses_;
-      }
-      if (exists) function(part.hot_slot[k], move);
+      const int32_t older_hits = hits + __popc(part.hits[k] & LanesBelow());
+      hits += __popc(part.hits[k]);
+      const int32_t rank = is_hit ? kNone : i - older_hits;
+      int32_t to = evictables + older_hits;
+      if (!is_hit) to = rank < misses_ ? evictables - misses_ + rank : rank - misses_;
+      if (exists) function(part.hot_slot[k], rank, to);
     }
     if constexpr (kExact) break;
   }
@@ -77,22 +62,33 @@ __device__ inline void KVTIER_RESOLVER_OF::ForEachMove(const Function& function)
 
 KVTIER_RESOLVER __device__ inline void KVTIER_RESOLVER_OF::ListVictims() {
   auto* const victim = Shared<uint16_t>(t_.victim);
-  // Scores are counted by hot slot and drawn by entry: an order that names one twice might draw
-  // more.
   const auto end = static_cast<uint32_t>(misses_);
-  ForEachMove([victim, end](uint32_t hot_slot, const Move& move) {
-    const bool is_drawn = kAged ? static_cast<uint32_t>(move.draw) < end : move.draw >= 0;
-    if (is_drawn) victim[move.draw] = static_cast<uint16_t>(hot_slot);
+  ForEachMove([victim, end](uint32_t hot_slot, int32_t rank, int32_t) {
+    if (static_cast<uint32_t>(rank) < end) victim[rank] = static_cast<uint16_t>(hot_slot);
   });
 }
 
 KVTIER_RESOLVER __device__ inline void KVTIER_RESOLVER_OF::Reorder() {
   int16_t* const lru = p_.state.lru + int64_t{region_} * hot_size();
-  const auto end = static_cast<uint32_t>(hot_size());
-  ForEachMove([lru, end](uint32_t hot_slot, const Move& move) {
-    if (kAged && static_cast<uint32_t>(move.to) >= end) return;
-    StoreRelaxed(lru + move.to, static_cast<int16_t>(hot_slot));
+  if (kAged && missing_ > 0) {
+    StoreListedOrder(lru);
+    return;
+  }
+  ForEachMove([lru](uint32_t hot_slot, int32_t, int32_t to) {
+    StoreRelaxed(lru + to, static_cast<int16_t>(hot_slot));
   });
+}
+
+// As ListDraws() has found it.
+KVTIER_RESOLVER __device__ inline void KVTIER_RESOLVER_OF::StoreListedOrder(int16_t* lru) const {
+  if constexpr (kExact) {  // two at a time
+    const auto* const listed = Shared<uint32_t>(t_.new_order);
+    auto* const out = reinterpret_cast<uint32_t*>(lru);
+    for (int32_t i = Thread(); i < kHotSize / 2; i += kThreads) StoreRelaxed(out + i, listed[i]);
+  } else {
+    const auto* const listed = Shared<int16_t>(t_.new_order);
+    for (int32_t i = Thread(); i < hot_size(); i += threads()) StoreRelaxed(lru + i, listed[i]);
+  }
 }
 
 }  // namespace kvtier::cuda

@@ -69,10 +69,7 @@ KVTIER_RESOLVER __device__ inline void KVTIER_RESOLVER_OF::PlaceMisses() {
 
 KVTIER_RESOLVER __device__ inline void KVTIER_RESOLVER_OF::Place() {
   WaitForOthers();
-  if constexpr (kAged) {
-    if (missing_ == 0) AgeScores();
-  }
-  Reorder();
+  if (missing_ > 0 || blocks_ < kBlocksMany) Reorder();
   DropNewest();
   if (misses_ > 0) {
     PlaceMisses();
@@ -88,6 +85,10 @@ KVTIER_RESOLVER __device__ inline void KVTIER_RESOLVER_OF::Place() {
 }
 
 KVTIER_RESOLVER __device__ inline void KVTIER_RESOLVER_OF::KeepIndex() {
+  if (missing_ == 0 && !writes_) {
+    WaitForOthers();
+    Reorder();
+  }
   if (misses_ == 0 && !builds_) return;
   WaitForOthers();
   uint16_t* const copy = p_.state.index + int64_t{region_} * t_.index_length;
@@ -98,12 +99,12 @@ KVTIER_RESOLVER __device__ inline void KVTIER_RESOLVER_OF::KeepIndex() {
     }
     __syncthreads();
   }
-  bool complete = true;
+  bool complete = draws_all_;
 #pragma unroll 1
-  for (int32_t m = Thread(); m < misses_; m += threads()) {
-    const int32_t from = source(m);
-    if (from < 0) continue;
-    complete &= index().Insert(VictimOf(m), from, builds_ ? nullptr : copy);
+  for (int32_t first = Warp() * kInserts; first < misses_; first += warps() * kInserts) {
+    const int32_t m = first + Lane() / kIndexBucketSlots;
+    const int32_t from = m < misses_ ? source(m) : kNone;
+    complete &= index().Insert(from < 0 ? kNone : VictimOf(m), from, builds_ ? nullptr : copy);
   }
   complete = __syncthreads_and(complete) != 0;
   if (builds_) {

@@ -8,7 +8,8 @@
 // knows every copy without asking; the first of them writes, and alone decides what may change
 // meanwhile: which rows are backed. (Blocks that are invalidated beside a step are not asked for in
 // it: kernels/README.md. Else its blocks might differ in what they copy, and the request would have
-// rows of wrong bytes, but no other.)
+// rows of wrong bytes, but no other. So it would if its worker changed the inputs of its own
+// running step, of which two blocks may write parts of the state then: a damaged order or index.)
 //
 // Phases (a barrier behind each; 4 only if something is missing):
 //   1. Load    images of owners, index and order; slots of the positions meanwhile
@@ -17,7 +18,10 @@
 //   4. Unify   missing positions with one slot are one miss: a thread has one of them. Beside that
 //              the victims are listed, the oldest hot slots without a hit: the m-th is for the
 //              m-th miss, however many there are in the end
-//   5. Place   the new LRU order, owners, outputs and plan, by the block that writes; and the index
+//   5. Place   the new LRU order, owners, outputs and plan, by the block that writes; and the
+//   index.
+//              Where a row has many blocks, another one keeps the index, and writes the order if
+//              nothing is missing
 // A warp has consecutive positions and consecutive order entries, so ranks are popcounts and the
 // sum over the warps before, which each warp adds up by itself.
 //
@@ -79,8 +83,8 @@ class IndexedResolver {
   __device__ bool FindMissing(int32_t turn, const Function& start);
   // Phase 4.
   __device__ void Resolve();
-  // Phase 5, by the block that writes. Where a row has many blocks, the last of them keeps the
-  // index meanwhile: nothing else in Place() depends on it.
+  // Phase 5, by the block that writes. Where a row has many blocks, another one does the second
+  // part meanwhile: nothing in the first depends on it.
   __device__ void Place();
   __device__ void KeepIndex();
   __device__ bool KeepsIndex(int32_t turn) const {
@@ -132,13 +136,17 @@ class IndexedResolver {
   static constexpr int32_t kFlags = 3;    // of missing positions: the two below
   static constexpr int32_t kRepeats = 1;  // two have one slot
   static constexpr int32_t kDoubted = 2;  // one has no source, or it must be looked up
-  static constexpr int32_t kWordsUsed = 4;
+  static constexpr int32_t kLimit = 4;    // kAged: evictables below this score are drawn,
+  static constexpr int32_t kDrawnAtLimit = 5;  // and so many of those that have it
+  static constexpr int32_t kWordsUsed = 6;
   static constexpr int32_t kFree = kNone;             // in table
   static constexpr int32_t kNothingKept = INT32_MIN;  // no slot, and not kNone either
   // Words of 32 that a warp takes at a time, a lane one element of each: their loads are in flight
   // together.
   static constexpr int32_t kWords = 2;       // of positions
   static constexpr int32_t kOrderWords = 4;  // of order entries
+  // That a warp makes side by side in the index.
+  static constexpr int32_t kInserts = kWarpThreads / kIndexBucketSlots;
   // Each warp has exactly these, and no word is cut short.
   static constexpr bool kExact =
       kThreads > 0 && kTopK == kThreads* kWords&& kHotSize == kThreads* kOrderWords;
@@ -171,7 +179,7 @@ class IndexedResolver {
                        t_.buckets);
   }
   __device__ int32_t* words() const { return Shared<int32_t>(t_.words); }
-  // The hot slot of miss m. (An order that names one twice may leave a victim out under kAged.)
+  // The hot slot of miss m. (Under kAged a damaged order may name anything.)
   __device__ int32_t VictimOf(int32_t m) const {
     const int32_t victim = Shared<uint16_t>(t_.victim)[m];
     return kAged ? min(victim, hot_size() - 1) : victim;
@@ -209,6 +217,7 @@ class IndexedResolver {
   __device__ OrderPart ReadOrder(int32_t first) const;
   __device__ void CheckOrder(int32_t first, const OrderPart& part, uint32_t* largest,
                              uint32_t* sum) const;
+  __device__ void SumOverWarps(const uint32_t* of_warps, int32_t* all, int32_t* before) const;
   __device__ void ListMissing(int32_t missing_before);
   __device__ void ClearTable();
   __device__ int32_t NoteMissing();
@@ -223,26 +232,22 @@ class IndexedResolver {
   static constexpr int32_t kArrivals = 3;
   __device__ void Arrive();
   __device__ void WaitForOthers();
-  // Where an entry of the order goes; `draw` is its rank among the victims, kNone if it is none.
-  struct Move {
-    int32_t to, draw;
-  };
-  // What older entries of the order were: hits, and (kAged) evictables below and at the limit.
-  struct Older {
-    int32_t hits, below, at;
-  };
   template <typename Function>
   __device__ void ForEachMove(const Function& function);
   __device__ void ListVictims();
   __device__ void Reorder();
+  __device__ void StoreListedOrder(int16_t* lru) const;
   // indexed_scores.cuh
   __device__ void ClearScores();
   __device__ void AgeScores();
-  __device__ void ChooseVictims();
   __device__ void CountScore(uint32_t score);
   __device__ void StoreScores() const;
   __device__ void FindLimit();
-  __device__ int32_t DrawByScore(int32_t score, Older* older, int32_t* drawn_before) const;
+  __device__ uint32_t ScoresOf(int32_t first, const OrderPart& part) const;
+  __device__ void CountDraws();
+  __device__ void ListDraws();
+  __device__ void ListMoved(int32_t word, const OrderPart& part, int32_t k, int32_t hits,
+                            bool is_drawn, int32_t rank) const;
   __device__ void DropNewest();
   __device__ void PlaceMisses();
 
@@ -274,10 +279,9 @@ class IndexedResolver {
   int32_t arrivals_ = 0;         // there
   bool builds_ = false;          // the index is made anew in this step
   bool repeats_ = false;         // two missing positions have one slot
-  Older older_ = {0, 0, 0};      // than the warp's part of the order
-  // kAged: evictables below the limit are drawn, and so many of those that are at it.
-  int32_t limit_ = 0, drawn_at_limit_ = 0;
-  uint32_t scores_ = 0;  // of the lane's entries of the order, a byte each; where kExact
+  bool draws_all_ = true;        // kAged: a victim for each miss, no more and no less
+  int32_t older_hits_ = 0;       // than the warp's part of the order
+  uint32_t scores_ = 0;          // kAged: see ScoresOf(); where kExact
   // Of the part of the positions, and of the order, that the warp works on.
   int32_t slots_[kWords];
   uint32_t missing_lanes_[kWords];

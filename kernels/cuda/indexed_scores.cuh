@@ -1,14 +1,14 @@
-// The scores of hot slots in IndexedResolver, where a cache evicts by them (eviction.h). If
-// something is missing, phase 4 takes three steps, with a barrier behind each:
+// The scores of hot slots in IndexedResolver, where a cache evicts by them (eviction.h). Behind the
+// step's hits, with a barrier behind each:
 //
-//   4a. Age     every score ages, those of hits rise; how many evictables have each score. Beside
-//               that missing positions are unified
-//   4b. Limit   all evictables below one score are drawn, and the oldest of those that have it;
-//               how many there are of both kinds in each warp's part of the order
-//   4c. List    the victims: a warp knows of each of its evictables whether it is drawn, and how
-//               many older ones are
-//
-// Else scores age in phase 5.
+//   3.  Age    every score ages, those of hits rise; how many evictables have each score. Beside
+//              what the phase does anyway
+//   4a. Limit  all evictables below one score are drawn, and the oldest of those that have it: one
+//              warp finds it, while others unify missing positions. As many are drawn as positions
+//              are missing; if some have the same slot, fewer will do, and it is found again
+//   4b. Count  how many there are of both kinds in each warp's part of the order
+//   4c. List   the victims: a warp knows of each of its evictables whether it is drawn, and how
+//              many older ones are
 #pragma once
 
 #include "kernels/cuda/indexed_resolver.cuh"
@@ -17,17 +17,14 @@
 namespace kvtier::cuda {
 
 KVTIER_RESOLVER __device__ inline void KVTIER_RESOLVER_OF::ClearScores() {
-  constexpr int32_t kVectors = 2 * kScoreValues * kScoreCopies / 16;
-  for (int32_t i = Thread(); i < kVectors; i += threads()) {
+  for (int32_t i = Thread(); i < kScoreCopies * kScoreStride / 4; i += threads()) {
     Shared<uint4>(t_.with_score)[i] = make_uint4(0, 0, 0, 0);
   }
 }
 
 // One more evictable has this score.
 KVTIER_RESOLVER __device__ inline void KVTIER_RESOLVER_OF::CountScore(uint32_t score) {
-  // Two counts a word.
-  const uint32_t word = (Thread() % kScoreCopies * kScoreValues + score) / 2;
-  atomicAdd(Shared<int32_t>(t_.with_score) + word, score % 2 == 0 ? 1 : 1 << 16);
+  atomicAdd(Shared<int32_t>(t_.with_score) + Thread() % kScoreCopies * kScoreStride + score, 1);
 }
 
 // By hot slot, which is how scores lie, and those of evictables are counted if a miss may draw one.
@@ -56,12 +53,9 @@ KVTIER_RESOLVER __device__ inline void KVTIER_RESOLVER_OF::AgeScores() {
     for (int32_t h = Thread(); h < hot_size(); h += threads()) {
       uint8_t aged = AgedScore(score[h]);
       if (newest_ >= 0 && owner[h] == newest_) aged = kNoScore;
-      if (Shared<uint8_t>(t_.is_hit)[h] != 0) {
-        aged = HitScore(aged);
-      } else if (missing_ > 0) {
-        CountScore(aged);
-      }
-      score[h] = aged;
+      const bool is_hit = Shared<uint8_t>(t_.is_hit)[h] != 0;
+      if (!is_hit && missing_ > 0) CountScore(aged);
+      score[h] = is_hit ? HitScore(aged) : aged;
     }
   }
 }
@@ -80,79 +74,133 @@ KVTIER_RESOLVER __device__ inline void KVTIER_RESOLVER_OF::StoreScores() const {
   }
 }
 
-// The score at which misses stop to draw all, and how many of those that have it they draw. Each
-// warp finds them by itself: first among priorities, a lane each, then among the scores of one.
+// 4a. The score at which misses stop to draw all, and how many of those that have it they draw:
+// first among priorities, a lane each, then among the scores of one. By one warp.
 KVTIER_RESOLVER __device__ inline void KVTIER_RESOLVER_OF::FindLimit() {
   static_assert(kScoreValues == kWarpThreads * kScoreHits && kScoreHits == 8);
-  uint4 counts = make_uint4(0, 0, 0, 0);
+  const auto* const with_score = Shared<int32_t>(t_.with_score);
+  uint32_t counted = 0;
 #pragma unroll
   for (int32_t copy = 0; copy < kScoreCopies; ++copy) {
-    const uint4 part = Shared<uint4>(t_.with_score)[copy * kWarpThreads + Lane()];
-    counts.x += part.x, counts.y += part.y, counts.z += part.z, counts.w += part.w;
+    const auto* const part = reinterpret_cast<const uint4*>(with_score + copy * kScoreStride);
+    const uint4 low = part[2 * Lane()], high = part[2 * Lane() + 1];
+    counted += low.x + low.y + low.z + low.w + high.x + high.y + high.z + high.w;
   }
-  const uint32_t pairs = counts.x + counts.y + counts.z + counts.w;
-  const auto sum = static_cast<int32_t>((pairs & 0xffff) + (pairs >> 16));
+  const auto sum = static_cast<int32_t>(counted);
   int32_t before = InclusiveWarpSum(sum) - sum;
   // The first at which there are enough. (A damaged order may ask for more than there are.)
   const uint32_t enough = __ballot_sync(kAllLanes, misses_ <= before + sum);
   const int32_t priority = enough == 0 ? kWarpThreads - 1 : __ffs(static_cast<int32_t>(enough)) - 1;
   before = __shfl_sync(kAllLanes, before, priority);
-  // Now lane l has score number l of that priority.
-  const uint32_t x = __shfl_sync(kAllLanes, counts.x, priority);
-  const uint32_t y = __shfl_sync(kAllLanes, counts.y, priority);
-  const uint32_t z = __shfl_sync(kAllLanes, counts.z, priority);
-  const uint32_t w = __shfl_sync(kAllLanes, counts.w, priority);
-  const uint32_t low = (Lane() & 2) == 0 ? x : y, high = (Lane() & 2) == 0 ? z : w;
-  const uint32_t pair = Lane() >= kScoreHits ? 0 : (Lane() & 4) == 0 ? low : high;
-  const auto mine = static_cast<int32_t>(Lane() % 2 == 0 ? pair & 0xffff : pair >> 16);
+  int32_t mine = 0;
+#pragma unroll
+  for (int32_t copy = 0; copy < kScoreCopies; ++copy) {
+    const int32_t hits = min(Lane(), kScoreHits - 1);
+    mine += with_score[copy * kScoreStride + priority * kScoreHits + hits];
+  }
   before += InclusiveWarpSum(mine) - mine;
   const uint32_t last = __ballot_sync(kAllLanes, misses_ <= before + mine) & 0xff;
   const int32_t hits = last == 0 ? kScoreHits - 1 : __ffs(static_cast<int32_t>(last)) - 1;
-  // One that no entry has that is not evictable.
-  limit_ = min(priority * kScoreHits + hits, kUnusableScore - 1);
-  drawn_at_limit_ = misses_ - __shfl_sync(kAllLanes, before, hits);
+  if (Lane() != hits) return;
+  // A limit that no entry has that is not evictable.
+  words()[kLimit] = min(priority * kScoreHits + hits, kUnusableScore - 1);
+  words()[kDrawnAtLimit] = misses_ - before;
 }
 
-// All threads, behind a barrier after AgeScores().
-KVTIER_RESOLVER __device__ inline void KVTIER_RESOLVER_OF::ChooseVictims() {
-  FindLimit();
+// Of the lane's entries of the order, a byte each; kUnusableScore: none that a miss may draw.
+KVTIER_RESOLVER __device__ inline uint32_t KVTIER_RESOLVER_OF::ScoresOf(
+    int32_t first, const OrderPart& part) const {
   const auto* const score = Shared<uint8_t>(t_.score);
-  uint32_t draws = 0, scores = 0;
+  uint32_t scores = 0;
+#pragma unroll
+  for (int32_t k = 0; k < kOrderWords; ++k) {
+    const bool exists = kExact || (first + k < end_order_word() &&
+                                   (first + k) * kWarpThreads + Lane() < hot_size());
+    const bool is_evictable = exists && (part.hits[k] >> Lane() & 1) == 0;
+    scores |= uint32_t{is_evictable ? score[part.hot_slot[k]] : kUnusableScore} << 8 * k;
+  }
+  return scores;
+}
+
+// 4b, behind a barrier; another one must follow. All threads.
+KVTIER_RESOLVER __device__ inline void KVTIER_RESOLVER_OF::CountDraws() {
+  const int32_t limit = words()[kLimit];
+  uint32_t draws = 0;
   for (int32_t w = first_order_word(); w < end_order_word(); w += kOrderWords) {
-    const OrderPart part = kExact ? order_ : ReadOrder(w);
+    scores_ = ScoresOf(w, kExact ? order_ : ReadOrder(w));
 #pragma unroll
     for (int32_t k = 0; k < kOrderWords; ++k) {
-      const bool exists =
-          kExact || (w + k < end_order_word() && (w + k) * kWarpThreads + Lane() < hot_size());
-      const bool is_evictable = exists && (part.hits[k] >> Lane() & 1) == 0;
-      const int32_t its = is_evictable ? score[part.hot_slot[k]] : kUnusableScore;
-      scores |= static_cast<uint32_t>(its) << 8 * k;
-      draws += (its < limit_ ? 1 : 0) + (its == limit_ ? 1 << 16 : 0);
+      const auto score = static_cast<int32_t>(scores_ >> 8 * k & 0xff);
+      draws += (score < limit ? 1 : 0) + (score == limit ? 1 << 16 : 0);
     }
   }
-  if constexpr (kExact) scores_ = scores;
   draws = __reduce_add_sync(kAllLanes, draws);
   if (Lane() == 0) Shared<uint32_t>(t_.warp_draws)[Warp()] = draws;
-  __syncthreads();
-  const uint32_t of_lane = Lane() < Warp() ? Shared<uint32_t>(t_.warp_draws)[Lane()] : 0;
-  const uint32_t before = __reduce_add_sync(kAllLanes, of_lane);
-  older_.below = static_cast<int32_t>(before & 0xffff);
-  older_.at = static_cast<int32_t>(before >> 16);
 }
 
-// The rank among the victims of the lane's entry of the next word of the order, which has this
-// score (kUnusableScore: it is no evictable), kNone if it is none; and how many victims are older.
-// All lanes.
-KVTIER_RESOLVER __device__ inline int32_t KVTIER_RESOLVER_OF::DrawByScore(
-    int32_t score, Older* older, int32_t* drawn_before) const {
-  const uint32_t below = __ballot_sync(kAllLanes, score < limit_);
-  const uint32_t at = __ballot_sync(kAllLanes, score == limit_);
-  const int32_t older_at = older->at + __popc(at & LanesBelow());
-  *drawn_before = older->below + __popc(below & LanesBelow()) + min(older_at, drawn_at_limit_);
-  older->below += __popc(below);
-  older->at += __popc(at);
-  const bool is_drawn = score < limit_ || (score == limit_ && older_at < drawn_at_limit_);
-  return is_drawn ? *drawn_before : kNone;
+// 4c. The victims, and by the block that writes the new order too: what it is found by need not be
+// remembered then while rows are copied. Scores are counted by hot slot and drawn by entry: an
+// order that names one twice, and is damaged so that its sum does not show it, may draw too few or
+// too many. Then it stays as it is, victims that were not found are hot slot 0, and the index is
+// given up: making it anew shows what is wrong.
+KVTIER_RESOLVER __device__ inline void KVTIER_RESOLVER_OF::ListDraws() {
+  const int32_t limit = words()[kLimit], drawn_at_limit = words()[kDrawnAtLimit];
+  const uint32_t of_lane = Lane() < warps() ? Shared<uint32_t>(t_.warp_draws)[Lane()] : 0;
+  const uint32_t all = __reduce_add_sync(kAllLanes, of_lane);
+  const uint32_t older = __reduce_add_sync(kAllLanes, Lane() < Warp() ? of_lane : 0);
+  const int32_t draws_of_all =
+      static_cast<int32_t>(all & 0xffff) + min(static_cast<int32_t>(all >> 16), drawn_at_limit);
+  draws_all_ = draws_of_all == misses_;
+  for (int32_t m = draws_of_all + Thread(); m < misses_; m += threads()) {
+    Shared<uint16_t>(t_.victim)[m] = 0;
+  }
+  const auto older_at_limit = static_cast<int32_t>(older >> 16);
+  int32_t left_at_limit = max(drawn_at_limit - older_at_limit, 0);
+  int32_t drawn = static_cast<int32_t>(older & 0xffff) + min(older_at_limit, drawn_at_limit);
+  int32_t hits = older_hits_;
+  for (int32_t first = first_order_word(); first < end_order_word(); first += kOrderWords) {
+    const OrderPart part = kExact ? order_ : ReadOrder(first);
+    const uint32_t scores = kExact ? scores_ : ScoresOf(first, part);
+#pragma unroll
+    for (int32_t k = 0; k < kOrderWords; ++k) {
+      const auto score = static_cast<int32_t>(scores >> 8 * k & 0xff);
+      uint32_t at_limit = __ballot_sync(kAllLanes, score == limit);
+      if (__popc(at_limit) > left_at_limit) {  // the oldest of them
+        at_limit = __ballot_sync(kAllLanes,
+                                 score == limit && __popc(at_limit & LanesBelow()) < left_at_limit);
+      }
+      left_at_limit -= __popc(at_limit);
+      const uint32_t draws = __ballot_sync(kAllLanes, score < limit) | at_limit;
+      const bool is_drawn = (draws >> Lane() & 1) != 0;
+      const int32_t rank = drawn + __popc(draws & LanesBelow());
+      if (is_drawn && rank < misses_) {
+        Shared<uint16_t>(t_.victim)[rank] = static_cast<uint16_t>(part.hot_slot[k]);
+      }
+      if (writes_) ListMoved(first + k, part, k, hits, is_drawn, rank);
+      drawn += __popc(draws);
+      hits += __popc(part.hits[k]);
+    }
+    if constexpr (kExact) break;
+  }
+}
+
+// Where the lane's entry of word `word` goes: evictables that stay, those that misses draw, hits.
+// Before the word there are so many `hits`; `rank` victims are older than the entry.
+KVTIER_RESOLVER __device__ inline void KVTIER_RESOLVER_OF::ListMoved(int32_t word,
+                                                                     const OrderPart& part,
+                                                                     int32_t k, int32_t hits,
+                                                                     bool is_drawn,
+                                                                     int32_t rank) const {
+  const int32_t i = word * kWarpThreads + Lane();
+  if (!kExact && (word >= end_order_word() || i >= hot_size())) return;
+  const int32_t evictables = hot_size() - hits_;
+  const int32_t older_hits = hits + __popc(part.hits[k] & LanesBelow());
+  int32_t to = i - older_hits - rank;
+  if (is_drawn) to = evictables - misses_ + rank;
+  if ((part.hits[k] >> Lane() & 1) != 0) to = evictables + older_hits;
+  if (!draws_all_) to = i;
+  if (static_cast<uint32_t>(to) >= static_cast<uint32_t>(hot_size())) return;
+  Shared<uint16_t>(t_.new_order)[to] = static_cast<uint16_t>(part.hot_slot[k]);
 }
 
 }  // namespace kvtier::cuda

@@ -131,7 +131,7 @@ __device__ inline void ResolveAndCopy(const IndexedSwapInArgs& a, const LayerLis
     return leader.hot + ValueOffset(leader.layout, resolver->hot_row(m));
   };
   if (rows->has_started) rows->bytes.Store(place_of(rows->first), leader.layout.value_bytes);
-  if (!kAged && rows->second != kNone) {
+  if (rows->second != kNone) {
     StoreStagedRow(place_of(rows->second), resolver->Stage(a.stage_bytes),
                    leader.layout.value_bytes / 16);
   }
@@ -145,17 +145,21 @@ __device__ inline void ResolveAndCopy(const IndexedSwapInArgs& a, const LayerLis
   const auto copy = [&](const LayerView& layer, int32_t m) {
     FillHotRow<kAged>(layer, resolver->KeptOr(resolver->source(m)), resolver->hot_row(m));
   };
-  for (int32_t l = 0; is_shared && l < list.count; ++l) {
-    const Shares shares(resolver->MissingOfLane(), a.early_blocks);
-    if (rows->first != kNone && !(l == 0 && rows->has_started)) copy(list.layers[l], rows->first);
-    for (int32_t u = rows->next; u < shares.rest(); u += warps) {
-      copy(list.layers[l], shares.Rest(u));
+  if (!is_shared) {
+    for (int32_t l = 0; l < list.count; ++l) {
+      for (int32_t i = rows->next; i < resolver->misses(); i += warps) {
+        copy(list.layers[l], a.sorts ? resolver->address(i) : i);
+      }
     }
+    return;
   }
-  for (int32_t l = 0; !is_shared && l < list.count; ++l) {
-    for (int32_t i = rows->next; i < resolver->misses(); i += warps) {
-      copy(list.layers[l], a.sorts ? resolver->address(i) : i);
-    }
+  for (int32_t l = rows->has_started ? 1 : 0; rows->first != kNone && l < list.count; ++l) {
+    copy(list.layers[l], rows->first);
+  }
+  if (rows->next >= rows->rest) return;
+  const Shares shares(resolver->MissingOfLane(), a.early_blocks);
+  for (int32_t l = 0; l < list.count; ++l) {
+    for (int32_t u = rows->next; u < rows->rest; u += warps) copy(list.layers[l], shares.Rest(u));
   }
 }
 

@@ -16,8 +16,8 @@ namespace kvtier::cuda {
 inline constexpr int32_t kBlocksMany = 4;
 
 // Of a count by scores: many hot slots have the same one, so that their threads would wait for each
-// other if it were counted in one place.
-inline constexpr int32_t kScoreValues = 256, kScoreCopies = 4;
+// other if it were counted in one place, or in places of one bank.
+inline constexpr int32_t kScoreValues = 256, kScoreCopies = 8, kScoreStride = kScoreValues + 4;
 // Of the counting sort of a step's copies.
 inline constexpr int32_t kAddressBuckets = 512;
 
@@ -36,10 +36,12 @@ struct IndexedTables {
   int32_t is_hit;  // uint8 [hot_size] of each hot slot
 
   // Only where hot slots have scores.
-  int32_t score;       // uint8 [hot_size]
-  int32_t with_score;  // uint16 [kScoreCopies, 256] evictables that have this score, in parts
+  int32_t score;  // uint8 [hot_size]
+  int32_t
+      with_score;  // int32 [kScoreCopies, kScoreStride] evictables that have this score, in parts
   int32_t warp_draws;  // uint32 [32] of each warp's order entries: those below the limit in the
                        // lower half, those at it in the upper one
+  int32_t new_order;   // int16 [hot_size], if something is missing
 
   // Of positions, where a warp has more of them than it can hold in registers.
   int32_t slot_at;     // int32 [top_k]
@@ -98,7 +100,7 @@ __host__ __device__ constexpr IndexedTables MakeIndexedTables(int32_t top_k, int
   t.order = cut(2 * hot_size);
   t.is_hit = cut(hot_size);
   t.score = cut(has_scores ? hot_size : 0);
-  t.with_score = cut(has_scores ? 2 * kScoreValues * kScoreCopies : 0);
+  t.with_score = cut(has_scores ? 4 * kScoreCopies * kScoreStride : 0);
   t.warp_draws = cut(has_scores ? 4 * kWarpThreads : 0);
   t.slot_at = cut(4 * top_k);
   t.missing_at = cut(4 * position_words);
@@ -108,13 +110,15 @@ __host__ __device__ constexpr IndexedTables MakeIndexedTables(int32_t top_k, int
   t.stage_bytes = at - t.stage;
   t.position = cut(2 * top_k);
   t.slot = cut(4 * top_k);
-  t.table = cut(4 * t.table_entries);
+  const int32_t order_bytes = has_scores ? 2 * hot_size : 0;
+  const int32_t later_bytes = order_bytes > 4 * kAddressBuckets ? order_bytes : 4 * kAddressBuckets;
+  t.table = cut(4 * t.table_entries > later_bytes ? 4 * t.table_entries : later_bytes);
+  t.new_order = t.starts = t.table;  // once missing positions are unified; then once all is placed
   t.first = cut(2 * top_k);
   t.firsts = cut(4 * position_words);
   t.miss = cut(2 * top_k);
   t.origin = cut(2 * top_k);
   t.victim = cut(2 * top_k);
-  t.starts = cut(4 * kAddressBuckets);
   t.address = t.first;  // nobody needs that any more
   t.warp_sums = cut(4 * kWarpThreads);
   t.warp_hits = cut(4 * kWarpThreads);
@@ -124,6 +128,10 @@ __host__ __device__ constexpr IndexedTables MakeIndexedTables(int32_t top_k, int
   t.total = at;
   return t;
 }
+
+// The tuned sizes (kernels/cuda/indexed_swap_in.cu) fit into a block's shared memory everywhere
+// from sm_80 on.
+static_assert(MakeIndexedTables(2048, 4096, true).total <= 163 * 1024);
 
 // The array of T at `offset`.
 template <typename T>

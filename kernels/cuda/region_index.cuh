@@ -77,24 +77,30 @@ class RegionIndex {
 
   // Puts `hot_slot` there for its owner `slot` (>= 0), which owner[] names already. It also goes to
   // `copy`, the same index in device memory, unless that is null. False: there was no place, and
-  // the index is no longer complete.
+  // the index is no longer complete. All lanes of a warp: kIndexBucketSlots neighbours have one hot
+  // slot between them, which may be kNone, and look at a place each.
   __device__ bool Insert(int32_t hot_slot, int32_t slot, uint16_t* copy) const {
     const uint32_t hash = Hash(slot);
     auto bucket = static_cast<int32_t>(hash >> shift_);
-    for (int32_t probe = 0; probe < kProbesMax; ++probe) {
-      const int32_t place = Take(bucket, hot_slot);
-      if (place >= 0) {
-        const auto tag = static_cast<uint8_t>(Tag(hash));
-        TagsOf(words_)[place] = tag;
-        if (copy != nullptr) {
-          StoreRelaxed(TagsOf(copy) + place, tag);
-          StoreRelaxed(copy + HotSlotsAt() + place, static_cast<uint16_t>(hot_slot));
-        }
-        return true;
+    const int32_t first_lane = Lane() / kIndexBucketSlots * kIndexBucketSlots;
+    bool is_open = hot_slot >= 0, has_failed = false;
+    for (int32_t probe = 0; __any_sync(kAllLanes, is_open) != 0;) {
+      const int32_t place = bucket * kIndexBucketSlots + Lane() - first_lane;
+      const uint32_t there = LoadRelaxed(hot_slots() + place);
+      const bool is_free = there == static_cast<uint32_t>(hot_slot) || !IsInUse(there, bucket);
+      const uint32_t free = OfBucket(__ballot_sync(kAllLanes, is_open && is_free), first_lane);
+      const bool takes = free != 0 && first_lane + __ffs(static_cast<int32_t>(free)) - 1 == Lane();
+      const bool has_taken =
+          takes && Take(place, there, static_cast<uint16_t>(hot_slot), Tag(hash), copy);
+      if (OfBucket(__ballot_sync(kAllLanes, has_taken), first_lane) != 0) {
+        is_open = false;
+      } else if (is_open && free == 0) {
+        bucket = (bucket + 1) & mask_;
+        has_failed = ++probe == kProbesMax;
+        is_open = !has_failed;
       }
-      bucket = (bucket + 1) & mask_;
     }
-    return false;
+    return !has_failed;
   }
 
   // Makes it empty, by all threads of the block.
@@ -156,29 +162,21 @@ class RegionIndex {
     return (bytes - 0x01010101u) & ~bytes & 0x80808080u;
   }
 
-  // Gives a place of the bucket to `hot_slot` and returns it, or kNone if all are in use.
-  __device__ int32_t Take(int32_t bucket, int32_t hot_slot) const {
-    uint16_t* const places = hot_slots() + bucket * kIndexBucketSlots;
-    for (;;) {
-      const uint4 all = *reinterpret_cast<const uint4*>(places);
-      const uint32_t pairs[] = {all.x, all.y, all.z, all.w};
-      int32_t free = kNone;
-      uint32_t seen = 0;
-#pragma unroll
-      for (int32_t k = kIndexBucketSlots - 1; k >= 0; --k) {
-        const uint32_t there = k % 2 == 0 ? pairs[k / 2] & 0xffff : pairs[k / 2] >> 16;
-        const bool is_mine = there == static_cast<uint32_t>(hot_slot);
-        if (is_mine || !IsInUse(there, bucket)) {
-          free = k;
-          seen = there;
-        }
-      }
-      if (free == kNone) return kNone;
-      const auto before = static_cast<uint16_t>(seen);
-      if (atomicCAS(places + free, before, static_cast<uint16_t>(hot_slot)) == before) {
-        return bucket * kIndexBucketSlots + free;
-      }
+  // What the lanes from `first_lane` on, which have a bucket between them, voted.
+  static __device__ uint32_t OfBucket(uint32_t votes, int32_t first_lane) {
+    return votes >> first_lane & ((1u << kIndexBucketSlots) - 1);
+  }
+  // Gives a place where `there` is to `hot_slot`. False: another one was faster.
+  __device__ bool Take(int32_t place, uint32_t there, uint16_t hot_slot, uint32_t tag,
+                       uint16_t* copy) const {
+    const auto before = static_cast<uint16_t>(there);
+    if (atomicCAS(hot_slots() + place, before, hot_slot) != before) return false;
+    TagsOf(words_)[place] = static_cast<uint8_t>(tag);
+    if (copy != nullptr) {
+      StoreRelaxed(TagsOf(copy) + place, static_cast<uint8_t>(tag));
+      StoreRelaxed(copy + HotSlotsAt() + place, hot_slot);
     }
+    return true;
   }
   // A search for the owner of `hot_slot` may come by this bucket.
   __device__ bool IsInUse(uint32_t hot_slot, int32_t bucket) const {

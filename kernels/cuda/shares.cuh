@@ -17,15 +17,18 @@ namespace kvtier::cuda {
 class Shares {
  public:
   // `missing`: of the positions of the warp that has this lane's number, 0 if there is none.
-  // early_blocks may be 0: then all is rest.
+  // All of them are less than 1 << 15. early_blocks may be 0: then all is rest.
   __device__ Shares(int32_t missing, int32_t early_blocks) : early_(early_blocks) {
-    const int32_t rest = max(missing - early_, 0);
-    before_ = InclusiveWarpSum(missing) - missing;
-    rest_before_ = InclusiveWarpSum(rest) - rest;
-    rest_ = __shfl_sync(kAllLanes, rest_before_ + rest, kWarpThreads - 1);
-    begun_ = min(missing, early_);
-    idle_ = early_ * WarpCount() -
-            __shfl_sync(kAllLanes, before_ - rest_before_ + begun_, kWarpThreads - 1);
+    // Two sums in a word: shuffles are what this costs.
+    const int32_t begun = min(missing, early_);
+    const int32_t both = (missing - begun) << 16 | begun;
+    const int32_t sums = InclusiveWarpSum(both);
+    before_ = sums - both;
+    const int32_t all = __shfl_sync(kAllLanes, sums, kWarpThreads - 1);
+    rest_ = all >> 16;
+    idle_ = early_ * WarpCount() - (all & 0xffff);
+    mine_begun_ = __shfl_sync(kAllLanes, begun, Warp());
+    mine_before_ = __shfl_sync(kAllLanes, before_, Warp());
   }
 
   // Of the missing positions.
@@ -33,9 +36,7 @@ class Shares {
   // The number of the missing position that this warp of the early block `turn` begins with, or
   // kNone.
   __device__ int32_t First(int32_t turn) const {
-    const bool has_one = turn < __shfl_sync(kAllLanes, begun_, Warp());
-    const int32_t before = __shfl_sync(kAllLanes, before_, Warp());
-    return has_one ? before + turn : kNone;
+    return turn < mine_begun_ ? (mine_before_ >> 16) + (mine_before_ & 0xffff) + turn : kNone;
   }
   // How many of the rest are left when each idle warp has taken one.
   __device__ int32_t excess() const { return rest_ - idle_; }
@@ -47,24 +48,23 @@ class Shares {
     if (turn >= early_) {
       return idle_ + (busy_first ? busy : 0) + (turn - early_) * WarpCount() + Warp();
     }
-    const int32_t begun = __shfl_sync(kAllLanes, begun_, Warp());
-    const int32_t begun_before = __shfl_sync(kAllLanes, before_ - rest_before_, Warp());
-    if (turn >= begun) return early_ * Warp() - begun_before + turn - begun;
+    const int32_t begun_before = mine_before_ & 0xffff;
+    if (turn >= mine_begun_) return early_ * Warp() - begun_before + turn - mine_begun_;
     return idle_ + (busy_first ? 0 : late) + begun_before + turn;
   }
   // The number of the missing position that is the u-th of the rest.
   __device__ int32_t Rest(int32_t u) const {
     const int32_t lane =
-        31 - __clz(static_cast<int32_t>(__ballot_sync(kAllLanes, rest_before_ <= u)));
-    return __shfl_sync(kAllLanes, before_, lane) + early_ + u -
-           __shfl_sync(kAllLanes, rest_before_, lane);
+        31 - __clz(static_cast<int32_t>(__ballot_sync(kAllLanes, before_ >> 16 <= u)));
+    return (__shfl_sync(kAllLanes, before_, lane) & 0xffff) + early_ + u;
   }
 
  private:
   const int32_t early_;
-  // Of the warp with this lane's number: missing positions, and those of the rest, of the warps
-  // before it; how many of its own have been begun with.
-  int32_t before_, rest_before_, begun_;
+  // Of the warps before one: missing positions of the rest in the upper half, those that have been
+  // begun with in the lower one. Of the warp with this lane's number, and of this warp.
+  int32_t before_, mine_before_;
+  int32_t mine_begun_;   // of this warp
   int32_t rest_, idle_;  // of all
 };
 

@@ -24,6 +24,7 @@ struct WarpRows {
   int32_t first = kNone;     // a miss; kNone: none, or not begun before
   int32_t second = kNone;    // likewise, in calls of one layer
   int32_t next;              // of the rest, or of all misses
+  int32_t rest = 0;          // how many there are
   bool has_started = false;  // the first
   RowInFlight bytes;
 };
@@ -35,10 +36,11 @@ __device__ inline void StartRows(const IndexedSwapInArgs& a, const LayerView& le
   const Shares shares(resolver.MissingOfLane(), a.early_blocks);
   const int32_t warps = WarpCount() * a.copying_blocks;
   // Only where that saves another round.
-  const bool stages = !kAged && a.stage_bytes > 0 && shares.excess() <= kStagedMax;
+  const bool stages = a.stage_bytes > 0 && shares.excess() <= kStagedMax;
   rows->first = shares.First(turn);
+  rows->rest = shares.rest();
   rows->next = shares.Place(turn, a.copying_blocks - a.early_blocks, stages);
-  if (turn >= a.early_blocks || rows->next >= shares.rest()) return;
+  if (turn >= a.early_blocks || rows->next >= rows->rest) return;
   const int32_t m = shares.Rest(rows->next), slot = resolver.slot(m);
   const bool exists = slot < a.p.shape.slot_count;
   if (rows->first == kNone) {
