@@ -106,7 +106,8 @@ KVTIER_RESOLVER __device__ inline void KVTIER_RESOLVER_OF::KeepIndex() {
     const int32_t from = m < misses_ ? source(m) : kNone;
     complete &= index().Insert(from < 0 ? kNone : VictimOf(m), from, builds_ ? nullptr : copy);
   }
-  complete = __syncthreads_and(complete) != 0;
+  if (!complete) StoreRelaxed(words() + kIncomplete, 1);
+  __syncthreads();
   if (builds_) {
 #pragma unroll 1
     for (int32_t i = Thread() + kIndexHeaderWords; i < t_.index_length; i += threads()) {
@@ -114,7 +115,7 @@ KVTIER_RESOLVER __device__ inline void KVTIER_RESOLVER_OF::KeepIndex() {
     }
   }
   if (Thread() != 0) return;
-  if (complete) {
+  if (LoadRelaxed(words() + kIncomplete) == 0) {
     RegionIndex::SetComplete(copy, misses_ + (builds_ ? 0 : index().inserted()));
   } else {
     RegionIndex::Forget(copy);

@@ -138,7 +138,11 @@ class IndexedResolver {
   static constexpr int32_t kDoubted = 2;  // one has no source, or it must be looked up
   static constexpr int32_t kLimit = 4;    // kAged: evictables below this score are drawn,
   static constexpr int32_t kDrawnAtLimit = 5;  // and so many of those that have it
-  static constexpr int32_t kWordsUsed = 6;
+  // Not 0: the index has no place for a new owner. A word, not what __syncthreads_and() returns: an
+  // argument that is known (where nothing is missing) lets ptxas 13.0 repeat that barrier where its
+  // result is used, which is in one thread.
+  static constexpr int32_t kIncomplete = 6;
+  static constexpr int32_t kWordsUsed = 7;
   static constexpr int32_t kFree = kNone;             // in table
   static constexpr int32_t kNothingKept = INT32_MIN;  // no slot, and not kNone either
   // Words of 32 that a warp takes at a time, a lane one element of each: their loads are in flight
