@@ -35,12 +35,12 @@ absl::StatusOr<absl::Duration> IntervalOf(const v1::WatchStatsRequest& request) 
 AdminService::AdminService(const CallDoor& door, const AdminContext* context) : context_(context) {
   const google::protobuf::ServiceDescriptor& service =
       *v1::GetStatsRequest::descriptor()->file()->FindServiceByName("KvTierAdmin");
-  const auto receive = [&](const char* name, auto method) {
+  const auto receive = [&](const char* name, auto method, const RequestRules& rules = {}) {
     MarkMethodStreamed(service.FindMethodByName(name)->index(),
-                       NewReceivingHandler(door, name, this, method));
+                       NewReceivingHandler(door, name, this, method, rules));
   };
   receive("GetStats", &AdminService::GetStats);
-  receive("WatchStats", &AdminService::WatchStats);
+  receive("WatchStats", &AdminService::WatchStats, {.kind = IncomingCalls::Kind::kStatsWatch});
   receive("ListCaches", &AdminService::ListCaches);
   receive("ListSessions", &AdminService::ListSessions);
   receive("ListRequests", &AdminService::ListRequests);

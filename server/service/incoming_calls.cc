@@ -60,10 +60,16 @@ absl::Status IncomingCalls::Check(const Caller& caller, Kind kind) const {
     return TooMany("calls of one connection", of_connection.calls, limits_.calls_of_connection_max);
   }
   KVTIER_RETURN_IF_ERROR(check("calls", &Use::calls, limits_.calls_max, limits_.calls_reserved));
+  const auto check_watches = [&](absl::string_view what, Count count, size_t limit) {
+    const size_t of_peer = used(peers_, caller.peer, count);
+    return of_peer < limit ? absl::OkStatus() : TooMany(absl::StrCat(what, kOne), of_peer, limit);
+  };
   if (kind == Kind::kWatch) {
-    const size_t watches = used(peers_, caller.peer, &Use::watches);
-    if (watches < limits_.watches_of_peer_max) return absl::OkStatus();
-    return TooMany(absl::StrCat("calls of Watch", kOne), watches, limits_.watches_of_peer_max);
+    return check_watches("calls of Watch", &Use::watches, limits_.watches_of_peer_max);
+  }
+  if (kind == Kind::kStatsWatch) {
+    return check_watches("calls of WatchStats", &Use::stats_watches,
+                         limits_.stats_watches_of_peer_max);
   }
   if (kind != Kind::kStream) return absl::OkStatus();
   if (of_connection.streams >= limits_.streams_of_connection_max) {
@@ -88,6 +94,7 @@ absl::StatusOr<std::shared_ptr<IncomingCalls::Place>> IncomingCalls::Begin(const
     ++use.calls;
     if (kind == Kind::kStream) ++use.streams;
     if (kind == Kind::kWatch) ++use.watches;
+    if (kind == Kind::kStatsWatch) ++use.stats_watches;
   });
   return std::shared_ptr<Place>(new Place(shared_from_this(), caller, kind));
 }
@@ -99,6 +106,7 @@ void IncomingCalls::End(const Place& place) {
     --use.calls;
     if (place.kind_ == Kind::kStream) --use.streams;
     if (place.kind_ == Kind::kWatch) --use.watches;
+    if (place.kind_ == Kind::kStatsWatch) --use.stats_watches;
     use.kept_bytes -= place.kept_bytes_;
   });
   if (connections_[caller.connection].use.calls == 0) connections_.erase(caller.connection);

@@ -47,6 +47,9 @@ class IncomingCalls : public std::enable_shared_from_this<IncomingCalls> {
     size_t streams_of_connection_max = 64;
     // Calls that tell what changes, until their clients end them (Health.Watch), of one peer.
     size_t watches_of_peer_max = 32;
+    // Calls that read all statistics again and again (WatchStats), up to ten times a second each,
+    // of one peer: a dashboard and some tools.
+    size_t stats_watches_of_peer_max = 8;
     // Bytes of requests that were received and whose calls are not over.
     size_t kept_bytes_max = size_t{1} << 30;
     // For operators, so that there is a way in when others have taken all the rest; where there is
@@ -62,7 +65,7 @@ class IncomingCalls : public std::enable_shared_from_this<IncomingCalls> {
     std::string user;  // whose process it is; empty: the peer is all that is known
     bool is_operator = false;
   };
-  enum class Kind { kOneRequest, kWatch, kStream };
+  enum class Kind { kOneRequest, kWatch, kStatsWatch, kStream };
 
   // Of one call, until it is over.
   class Place {
@@ -106,7 +109,7 @@ class IncomingCalls : public std::enable_shared_from_this<IncomingCalls> {
 
  private:
   struct Use {
-    size_t calls = 0, receiving = 0, streams = 0, watches = 0, kept_bytes = 0;
+    size_t calls = 0, receiving = 0, streams = 0, watches = 0, stats_watches = 0, kept_bytes = 0;
   };
   using Count = size_t Use::*;
   struct Waiting {

@@ -280,6 +280,46 @@ TEST_F(LargeRequestTest, APeerWatchesHealthSoOften) {
   for (const auto& each : watches) (void)each->Finish();
 }
 
+TEST_F(LargeRequestTest, APeerWatchesStatisticsSoOften) {
+  struct Watch {
+    // Whether there is a first answer.
+    bool Begin(v1::KvTierAdmin::Stub* admin) {
+      SetPatience(&context);
+      reader = admin->WatchStats(&context, {});
+      v1::GetStatsResponse stats;
+      return reader->Read(&stats);
+    }
+    grpc::Status End() {
+      context.TryCancel();
+      return reader->Finish();
+    }
+    grpc::ClientContext context;
+    std::unique_ptr<grpc::ClientReader<v1::GetStatsResponse>> reader;
+  };
+  // However many connections it has.
+  const auto other = v1::KvTierAdmin::NewStub(NewChannel());
+  std::vector<Watch> watches(8);
+  for (size_t i = 0; i < watches.size(); ++i) {
+    ASSERT_TRUE(watches[i].Begin(i % 2 == 0 ? admin() : other.get()));
+  }
+  Watch ninth;
+  EXPECT_FALSE(ninth.Begin(admin()));
+  const grpc::Status refused = ninth.reader->Finish();
+  EXPECT_TRUE(IsWireError(refused, grpc::StatusCode::RESOURCE_EXHAUSTED, "LIMIT_REACHED"));
+  EXPECT_THAT(refused.error_message(), HasSubstr("WatchStats"));
+  EXPECT_EQ(WireMetadata(refused, "limit"), "8");
+  EXPECT_EQ(WireMetadata(refused, "used"), "8");
+  Stats();  // who looks once is answered
+  EXPECT_EQ(watches[0].End().error_code(), grpc::StatusCode::CANCELLED);
+  WaitUntil([&] {
+    Watch again;
+    const bool begun = again.Begin(admin());
+    (void)again.End();
+    return begun;
+  });
+  for (size_t i = 1; i < watches.size(); ++i) (void)watches[i].End();
+}
+
 TEST_F(IncomingCallsServerTest, AShutdownWaitsForNoRequest) {
   const auto channel = NewChannel();
   HalfCall first(channel, kBackup), second(channel, kBackup), third(channel, kBackup);

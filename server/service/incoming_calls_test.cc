@@ -136,6 +136,19 @@ TEST_F(IncomingCallsTest, WatchesHaveALimitOfTheirOwn) {
   EXPECT_TRUE(Begin("fd:2", "a", Kind::kWatch).ok());
 }
 
+TEST_F(IncomingCallsTest, WatchesOfStatisticsHaveALimitOfTheirOwn) {
+  Make({.watches_of_peer_max = 1, .stats_watches_of_peer_max = 1});
+  Place watch = Begin("fd:1", "a", Kind::kStatsWatch).value();
+  const absl::Status refused = Begin("fd:2", "a", Kind::kStatsWatch).status();
+  EXPECT_EQ(refused.code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_EQ(ErrorReasonOf(refused), "LIMIT_REACHED");
+  EXPECT_TRUE(Begin("fd:2", "a").ok());
+  EXPECT_TRUE(Begin("fd:2", "a", Kind::kWatch).ok());
+  EXPECT_TRUE(Begin("fd:3", "b", Kind::kStatsWatch).ok());
+  watch.reset();
+  EXPECT_TRUE(Begin("fd:2", "a", Kind::kStatsWatch).ok());
+}
+
 TEST_F(IncomingCallsTest, StreamsHaveALimitOfTheirOwn) {
   Make({.streams_max = 8, .streams_of_connection_max = 1});
   const Place stream = Begin("fd:1", "a", Kind::kStream).value();
