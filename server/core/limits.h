@@ -44,6 +44,9 @@ inline constexpr int32_t kControlThreads = 8;
 inline constexpr int32_t kControlQueueMax = 256;
 // Operations a session may have enqueued and unfinished.
 inline constexpr int32_t kOperationsInFlightMax = 1024;
+// What these keep of rows and names that came in messages: as much as the steps of a RunSteps call
+// may have between reading and answering, and forty of the largest backups.
+inline constexpr int64_t kInlineBytesInFlightMax = int64_t{32} << 20;
 // A call without a deadline is given this one.
 inline constexpr absl::Duration kCallDurationMax = absl::Seconds(30);
 // A device that ends nothing of what it was given for so long does nothing any more: the largest

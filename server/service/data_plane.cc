@@ -104,6 +104,10 @@ int64_t DataPlane::AnswerBytesMax(const v1::SwapInRequest& request) const {
          kPositionBytes;
 }
 
+int64_t DataPlane::RowBytes(const v1::BackupRequest& request) {
+  return request.has_inline_() ? static_cast<int64_t>(request.inline_().SpaceUsedLong()) : 0;
+}
+
 void DataPlane::SwapIn(const v1::SwapInRequest& request, Done<v1::SwapInResponse> done) const {
   absl::StatusOr<SwapInCall> call = FromProto(request);
   if (!call.ok()) return done(call.status());

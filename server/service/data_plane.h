@@ -26,6 +26,8 @@ class DataPlane {
   // What the answer of `request` takes in memory, at most. 0: next to nothing, as its results are
   // left in the step buffers.
   int64_t AnswerBytesMax(const v1::SwapInRequest& request) const;
+  // What the rows of `request` take in memory, if they are in the message.
+  static int64_t RowBytes(const v1::BackupRequest& request);
   void SwapIn(const v1::SwapInRequest& request, Done<v1::SwapInResponse> done) const;
   void ReplayPlan(const v1::ReplayPlanRequest& request, Done<v1::ReplayPlanResponse> done) const;
   void Backup(const v1::BackupRequest& request, Done<v1::BackupResponse> done) const;

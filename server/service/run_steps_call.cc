@@ -34,11 +34,13 @@ const std::string& SessionIdOf(const v1::RunStepsRequest& request) {
 
 // One step between reading and answering.
 struct Step {
-  Step(OpenCalls* open_calls, int64_t answer_bytes_max) : answer_bytes_max(answer_bytes_max) {
+  Step(OpenCalls* open_calls, int64_t answer_bytes_max, int64_t row_bytes)
+      : answer_bytes_max(answer_bytes_max), bytes_max(answer_bytes_max + row_bytes) {
     at_work.emplace(open_calls, "RunSteps");
   }
 
   const int64_t answer_bytes_max;               // 0: next to nothing
+  const int64_t bytes_max;                      // with the rows of its request
   std::shared_ptr<UnreadAnswers::Place> place;  // of an answer that may be large
 
   std::optional<OpenCalls::Entry> at_work;  // until it is ready
@@ -98,7 +100,7 @@ class Pipeline : public std::enable_shared_from_this<Pipeline> {
   Mutex mutex_;  // rank: a leaf
   std::deque<std::shared_ptr<Step>> steps_ KVTIER_GUARDED_BY(mutex_);
   std::shared_ptr<Step> written_ KVTIER_GUARDED_BY(mutex_);  // of the write under way
-  int64_t answer_bytes_ KVTIER_GUARDED_BY(mutex_) = 0;       // of all these, at most
+  int64_t step_bytes_ KVTIER_GUARDED_BY(mutex_) = 0;         // of all these, at most
   bool reading_ KVTIER_GUARDED_BY(mutex_) = false;
   bool writing_ KVTIER_GUARDED_BY(mutex_) = false;
   bool no_more_ KVTIER_GUARDED_BY(mutex_) = false;  // the client has said all
@@ -123,7 +125,7 @@ Pipeline::Decision Pipeline::Decide() {
     decision.write = writing_ = true;
   }
   if (!reading_ && !no_more_ && steps_.size() + (writing_ ? 1 : 0) < kStepsOpenMax &&
-      answer_bytes_ < kStepBytesMax) {
+      step_bytes_ < kStepBytesMax) {
     decision.read = reading_ = true;
   }
   return decision;
@@ -148,11 +150,12 @@ void Pipeline::Pump() {
 
 void Pipeline::OnReadDone(bool ok) {
   if (ok) {
-    auto step = std::make_shared<Step>(open_calls_, data_plane_->AnswerBytesMax(request_.swap_in()));
+    auto step = std::make_shared<Step>(open_calls_, data_plane_->AnswerBytesMax(request_.swap_in()),
+                                       DataPlane::RowBytes(request_.backup()));
     {
       MutexLock lock(&mutex_);
       steps_.push_back(step);
-      answer_bytes_ += step->answer_bytes_max;
+      step_bytes_ += step->bytes_max;
     }
     Start(request_, std::move(step));
   }
@@ -171,7 +174,7 @@ void Pipeline::OnWriteDone(bool ok) {
     MutexLock lock(&mutex_);
     writing_ = false;
     if (!ok) broken_ = true;
-    answer_bytes_ -= written_->answer_bytes_max;
+    step_bytes_ -= written_->bytes_max;
     written = std::move(written_);
   }
   written.reset();  // its place is free before the next step wants one

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "server/core/limits.h"
 #include "server/core/status_macros.h"
 #include "server/session/cache.h"
 #include "server/session/errors.h"
@@ -19,6 +20,7 @@ Attachment::Attachment(Options options, std::shared_ptr<Cache> cache)
       requests_(options_.session_id, cache_->name(), cache_->layout().max_requests,
                 cache_->layout().max_blocks_per_request, options_.clock),
       tickets_(options_.operations_in_flight_max),
+      inline_bytes_(kInlineBytesInFlightMax),
       mirror_(static_cast<int>(cache_->layout().groups.size())) {}
 
 absl::Status Attachment::Open(absl::Time deadline) {

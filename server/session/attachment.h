@@ -27,6 +27,7 @@
 #include "server/host_pool/host_pool.h"
 #include "server/hot_tier/hot_tier.h"
 #include "server/session/device_use.h"
+#include "server/session/inline_bytes.h"
 #include "server/session/progress.h"
 #include "server/session/request_table.h"
 #include "server/session/segment_handles.h"
@@ -66,6 +67,7 @@ class Attachment : public std::enable_shared_from_this<Attachment> {
   const std::shared_ptr<Cache>& cache() const { return cache_; }
   RequestTable& requests() { return requests_; }
   TicketTable& tickets() { return tickets_; }
+  InlineBytes& inline_bytes() { return inline_bytes_; }
   int64_t device_bytes() const { return use_->bytes(); }
   // The memory as other processes map it, with new tokens. Errors: SESSION_CLOSED,
   // RESOURCE_EXHAUSTED.
@@ -162,6 +164,7 @@ class Attachment : public std::enable_shared_from_this<Attachment> {
   const std::shared_ptr<StreamUse> use_;
   RequestTable requests_;
   TicketTable tickets_;
+  InlineBytes inline_bytes_;
   // Set by Open, reset by ReleaseDevice, which comes after Cache::Leave: read under the enqueue
   // lock while the device stream is there, or while a cache lists the attachment.
   std::unique_ptr<HotTier> tier_;

@@ -16,6 +16,12 @@ std::vector<absl::string_view> Views(const std::vector<std::string>& ids) {
   return std::vector<absl::string_view>(ids.begin(), ids.end());
 }
 
+// In memory. Short names lie in the string itself.
+int64_t BytesOf(const std::string& name) {
+  const auto bytes = static_cast<int64_t>(name.size());
+  return static_cast<int64_t>(sizeof(name)) + (name.size() < sizeof(name) / 2 ? 0 : bytes + 1);
+}
+
 // int32 arrays one after another, as they go to scratch memory in one write.
 class ArrayPacker {
  public:
@@ -45,6 +51,9 @@ class ArrayPacker {
 absl::StatusOr<std::shared_ptr<InlineSwapIn>> InlineSwapIn::Create(
     Attachment& attachment, int32_t group, const std::vector<InlineSwapInRow>& rows) {
   auto step = std::make_shared<InlineSwapIn>();
+  int64_t bytes = 0;
+  for (const InlineSwapInRow& row : rows) bytes += BytesOf(row.request_id);
+  KVTIER_ASSIGN_OR_RETURN(step->place_, attachment.inline_bytes().Take(bytes));
   for (const InlineSwapInRow& row : rows) step->request_ids_.push_back(row.request_id);
   // Once more under the enqueue lock; here, so that a mistake costs no memory.
   KVTIER_RETURN_IF_ERROR(attachment.requests().RegionsOf(Views(step->request_ids_)).status());
@@ -107,6 +116,11 @@ std::vector<SwapInRowOutput> InlineSwapIn::Outputs() const {
 absl::StatusOr<std::shared_ptr<InlineBackup>> InlineBackup::Create(
     Attachment& attachment, const std::vector<InlineBackupRow>& rows) {
   auto step = std::make_shared<InlineBackup>();
+  int64_t bytes = 0;
+  for (const InlineBackupRow& row : rows) {
+    bytes += static_cast<int64_t>(sizeof(row) - sizeof(row.request_id)) + BytesOf(row.request_id);
+  }
+  KVTIER_ASSIGN_OR_RETURN(step->place_, attachment.inline_bytes().Take(bytes));
   step->rows_ = rows;
   KVTIER_RETURN_IF_ERROR(attachment.requests().RegionsOf(step->Ids()).status());
   if (rows.empty()) return step;

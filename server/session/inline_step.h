@@ -13,6 +13,7 @@
 #include "server/device/backend.h"
 #include "server/hot_tier/hot_tier.h"
 #include "server/session/attachment.h"
+#include "server/session/inline_bytes.h"
 #include "server/session/request_table.h"
 #include "server/session/types.h"
 
@@ -21,7 +22,8 @@ namespace kvtier {
 // One swap-in. Lives until the device is done with it.
 class InlineSwapIn {
  public:
-  // Rows that were checked. Takes scratch memory. Errors: REQUEST_UNKNOWN, those of Scratch.
+  // Rows that were checked. Takes scratch memory. Errors: REQUEST_UNKNOWN, those of Scratch and of
+  // InlineBytes.
   static absl::StatusOr<std::shared_ptr<InlineSwapIn>> Create(
       Attachment& attachment, int32_t group, const std::vector<InlineSwapInRow>& rows);
 
@@ -34,6 +36,7 @@ class InlineSwapIn {
   std::vector<SwapInRowOutput> Outputs() const;
 
  private:
+  InlineBytes::Place place_;  // of the names: who waits for the answer has one for the rest
   std::vector<std::string> request_ids_;
   int32_t group_ = 0;
   int32_t num_rows_ = 0;
@@ -57,6 +60,7 @@ class InlineBackup {
   std::vector<int32_t> SourceRows(const GroupShape& shape,
                                   const std::vector<int32_t>& regions) const;
 
+  InlineBytes::Place place_;
   std::vector<InlineBackupRow> rows_;
   bool has_source_rows_ = false;
   std::shared_ptr<DeviceMemory> scratch_;

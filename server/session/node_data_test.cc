@@ -254,6 +254,34 @@ TEST_F(NodeDataTest, Tickets) {
   EXPECT_TRUE(IsError(on_ticket(4, keep), Code::kNotFound, "TICKET_UNKNOWN"));
 }
 
+// However many operations there may be.
+TEST_F(NodeDataTest, BackupsInMessagesWaitForTheDeviceUpToALimit) {
+  const Worker worker = OpenAndAttach(SmallLayout{}.Make());
+  const std::string name(kNameBytesMax, 'x');
+  Admit(worker, name);
+  const Worker other = OpenAndAttach(SmallLayout{}.Make());
+  Admit(other, "r");
+  BackupCall call;
+  call.cache = "kv";
+  call.inline_rows.emplace(kInlineBackupRowsMax, InlineBackupRow{name, 1, 0});
+  const auto delay = plan().DelayNth(Op::kBackup, 1);
+  const auto back_up = [&] { return node().Backup(worker.session, call, nullptr).status(); };
+  int taken = 0;
+  absl::Status refused;
+  while (taken < 100 && (refused = back_up()).ok()) ++taken;
+  EXPECT_TRUE(IsError(refused, Code::kResourceExhausted, "LIMIT_REACHED"));
+  // The names alone, and with what belongs to them.
+  EXPECT_LE(taken, kInlineBytesInFlightMax / (kInlineBackupRowsMax * int64_t{kNameBytesMax}));
+  EXPECT_GE(taken, 36) << "what a RunSteps call has under way at a time";
+  EXPECT_EQ(ErrorMetadataOf(refused)["limit"], "33554432");
+  EXPECT_NE(ErrorMetadataOf(refused)["used"], "");
+  EXPECT_TRUE(RetryDelayOf(refused).has_value());
+  EXPECT_TRUE(Backup(other, {{.request_id = "r", .slot = 1}}).ok()) << "each session has its own";
+  delay->Release();
+  while (Stats().sessions[0].operations_in_flight > 0) std::this_thread::yield();
+  for (int i = 0; i < 3; ++i) EXPECT_TRUE(back_up().ok());
+}
+
 class NodeLimitTest : public NodeFixture {
  protected:
   NodeLimitTest()
