@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "server/core/core_dump.h"
 #include "server/core/error.h"
 #include "server/core/memory_headroom.h"
 #include "server/core/status_macros.h"
@@ -74,8 +75,7 @@ absl::StatusOr<SharedMemory> SharedMemory::Create(absl::string_view name, int64_
       mmap(nullptr, static_cast<size_t>(bytes), PROT_READ | PROT_WRITE, MAP_SHARED, fd.get(), 0);
   if (data == MAP_FAILED) return MemoryError(name, bytes, "mmap", errno);
   SharedMemory memory(std::move(fd), static_cast<uint8_t*>(data), bytes);
-  // Hot buffers of a CPU hold what users wrote: not for a core of the daemon.
-  (void)madvise(memory.data(), static_cast<size_t>(bytes), MADV_DONTDUMP);
+  LeaveOutOfCores(memory.data(), static_cast<size_t>(bytes));  // hot buffers of a CPU have rows
 
   // FUTURE_WRITE leaves our own mapping, made above, as it is.
   int seals = F_SEAL_GROW | F_SEAL_SHRINK;

@@ -18,6 +18,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
+#include "server/core/core_dump.h"
 #include "server/core/error.h"
 #include "server/core/limits.h"
 #include "server/core/status_macros.h"
@@ -128,8 +129,7 @@ absl::Status PoolMemory::Map(HugePages huge_pages) {
     // Refused by a kernel that has none: then there are small pages, which HugeBytes tells.
     (void)madvise(data_, size, huge_pages == HugePages::kAuto ? MADV_HUGEPAGE : MADV_NOHUGEPAGE);
   }
-  // A core of the daemon must neither hold what users wrote nor fill the disk.
-  (void)madvise(data_, size, MADV_DONTDUMP);
+  LeaveOutOfCores(data_, size);
   return absl::OkStatus();
 }
 

@@ -2,6 +2,7 @@
 // in a folder, and what a daemon that starts again takes over.
 
 #include <errno.h>
+#include <sys/prctl.h>
 
 #include <cstring>
 #include <filesystem>
@@ -39,7 +40,8 @@ CacheLayout Layout() {
   return layout;
 }
 
-// Hints, and what only says more about an error: without them all goes on.
+// Hints, what only says more about an error, and what is done in another way then: without them all
+// goes on.
 bool IsTolerated(SystemCall call) {
   return call == SystemCall::kMadvise || call == SystemCall::kMincore;
 }
@@ -54,6 +56,7 @@ class PoolFaultTest : public ::testing::Test {
   void TearDown() override {
     std::error_code ignored;
     std::filesystem::remove_all(parent_, ignored);
+    prctl(PR_SET_DUMPABLE, 1, 0, 0, 0);
   }
 
   HostPoolOptions Options(bool has_folder) const {
@@ -155,6 +158,21 @@ TEST_F(PoolFaultTest, SignalsInterruptNothing) {
         },
         EINTR);
     EXPECT_GT(failed, 2);
+  }
+}
+
+// Nobody's rows get into a core: where the system does not leave the pool out, there is none.
+TEST_F(PoolFaultTest, APoolThatCoresWouldHoldTakesAllCores) {
+  for (const bool has_folder : {false, true}) {
+    int64_t without_cores = 0;
+    FailEachSystemCall({SystemCall::kMadvise}, kAttemptsMax, [&](SystemCallFault& fault) {
+      prctl(PR_SET_DUMPABLE, 1, 0, 0, 0);
+      const absl::Status status = UsePool(has_folder);
+      if (prctl(PR_GET_DUMPABLE, 0, 0, 0, 0) != 0) return;
+      ++without_cores;
+      EXPECT_TRUE(status.ok()) << status << " after " << fault.ToString();
+    });
+    EXPECT_EQ(without_cores, 1);
   }
 }
 

@@ -8,11 +8,13 @@ import subprocess
 import time
 import unittest
 
-from daemon import ADMIN, PATIENCE_SECONDS, Daemon, Session, layout, new_folder, wait_until
+from daemon import (ADMIN, PATIENCE_SECONDS, Daemon, Process, Session, layout, new_folder,
+                    wait_until)
 from memory import Memory
-from reflection import CallError
+from reflection import CallError, Client
 
 DEVICE_LOST, STUCK = 6, 7
+FAULTY = "tests/integration/faulty_kvtierd"
 CACHE = {"cache": "c"}
 STEP = {**CACHE, "inline": {"rows": [{"request_id": "r", "topk": [0]}]}}
 
@@ -24,7 +26,7 @@ class Faults(unittest.TestCase):
         os.mkfifo(self.fifo)
         self.told = 0
         self.daemon = Daemon(self, ["--shutdown_grace=1s"], socket=folder + "/d.sock",
-                             binary="tests/integration/faulty_kvtierd",
+                             binary=FAULTY,
                              env={**os.environ, "KVTIER_TEST_FAULTS": self.fifo})
 
     def tell(self, command):
@@ -206,6 +208,31 @@ class Faults(unittest.TestCase):
         self.assertLess(time.monotonic() - start, 3)  # a grace of 1 s, and the watchdog's margin
         self.assertIn("SwapIn", self.daemon.text())
         self.assertIsNotNone(stuck.exception())
+
+
+class Pinning(unittest.TestCase):
+    def test_d18_sigterm_while_the_pool_is_pinned(self):
+        """Its driver is busy with the first of two chunks of 1 GiB; the second one never comes."""
+        folder = new_folder(self)
+        socket, hold = folder + "/d/d.sock", folder + "/hold"
+        os.mkdir(folder + "/d", 0o755)
+        os.mkfifo(hold)
+        process = Process(self, socket, ["--pool_bytes=2GiB", "--shutdown_grace=20s"],
+                          binary=FAULTY, env={**os.environ, "KVTIER_TEST_HOLD_PIN": hold})
+        process.wait_for_event("listening")
+        client = Client("unix:" + socket)
+        self.addCleanup(client.close)
+        self.assertNotEqual(client.call(ADMIN + "GetNodeInfo").not_ready_reason, "")
+        process.process.terminate()
+        wait_until(lambda: not os.path.exists(socket), "nobody new")
+        start = time.monotonic()
+        with open(hold, "w", encoding="ascii"):
+            pass
+        self.assertEqual(process.wait(), 0, process.text())
+        self.assertLess(time.monotonic() - start, 10)
+        self.assertNotIn("event=ready", process.text())
+        self.assertNotIn("pinned_bytes=%d" % (2 << 30), process.text())
+        self.assertEqual(os.listdir(folder + "/d"), [])
 
 
 if __name__ == "__main__":

@@ -9,6 +9,9 @@
 //   exhaust           the next allocation of the C++ runtime fails
 // How many have been obeyed is in the file of that name with ".obeyed" behind it.
 //
+// KVTIER_TEST_HOLD_PIN=FIFO: the first registration of host memory stands still until somebody has
+// opened that FIFO for writing and closed it.
+//
 // KVTIER_TEST_FAIL_SYSTEM_CALL=N: the Nth call of the operating system that this project's code
 // makes from the choice of the backend on fails, but for hints and for those by which threads wait.
 // A line on standard error says at the end which it was.
@@ -52,6 +55,17 @@ void Obey(const std::string& path, const std::shared_ptr<FaultPlan>& plan) {
   }
 }
 
+void HoldPin(const std::string& path, const std::shared_ptr<FaultPlan>& plan) {
+  std::shared_ptr<Delay> held = plan->DelayNth(DeviceOperation::kRegisterHost, 1);
+  // It ends with the process.
+  std::thread([path, held] {
+    std::string line;
+    std::ifstream fifo(path);
+    while (std::getline(fifo, line)) continue;
+    held->Release();
+  }).detach();
+}
+
 // For the rest of the process.
 void FailSystemCall(int64_t nth) {
   std::vector<faults::SystemCall> calls = faults::AllSystemCalls();
@@ -77,6 +91,7 @@ absl::StatusOr<ChosenBackend> MakeBackend(absl::string_view /*name*/,
     // It ends with the process.
     std::thread([path = std::string(path), plan] { Obey(path, plan); }).detach();
   }
+  if (const char* path = std::getenv("KVTIER_TEST_HOLD_PIN")) HoldPin(path, plan);
   if (const char* nth = std::getenv("KVTIER_TEST_FAIL_SYSTEM_CALL")) {
     FailSystemCall(std::atoll(nth));
   }

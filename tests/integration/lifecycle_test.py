@@ -249,12 +249,6 @@ class Start(Lifecycle):
         self.expect_exit(NO_POOL, str(1 << 50), flags=["--pool_bytes=1024TiB"])
         self.assertEqual(self.files(), [])
 
-    def test_d18_sigterm_while_the_pool_is_pinned(self):
-        process = Process(self, self.socket, ["--pool_bytes=512MiB", "--pin_threads=1"])
-        process.wait_for_event("listening")
-        self.assertEqual(process.stop(), 0, process.text())
-        self.assertEqual(self.files(), [])
-
     def test_the_log_says_how_far_the_pool_is(self):
         process = Process(self, self.socket, ["--pool_bytes=64MiB", "--huge_pages=never"])
         process.wait_for_event("ready")
