@@ -12,6 +12,13 @@
 #include "server/session/wait.h"
 
 namespace kvtier {
+namespace {
+
+// On a stream that stands still: operations, and groups in all of them.
+constexpr int64_t kOperationsHeldMax = 32, kGroupsHeldMax = 512;
+constexpr absl::Duration kStandstill = absl::Seconds(1);  // no step takes so long
+
+}  // namespace
 
 Attachment::Attachment(Options options, std::shared_ptr<Cache> cache)
     : options_(std::move(options)),
@@ -85,10 +92,7 @@ absl::StatusOr<int64_t> Attachment::EnqueueOperation(
     const Work& work, std::shared_ptr<void> context,
     std::function<void(const absl::Status&, int64_t ticket)> done) {
   MutexLock lock(&enqueue_mutex_);
-  if (tickets_.in_flight() >= options_.operations_in_flight_max) {
-    return LimitReached("operations in flight for a session and cache",
-                        options_.operations_in_flight_max, kBusyRetryDelay);
-  }
+  KVTIER_RETURN_IF_ERROR(CheckRoomLocked(group.has_value()));
   struct Operation {
     std::shared_ptr<void> context;
     StatsMirror::Reading reading;
@@ -100,12 +104,6 @@ absl::StatusOr<int64_t> Attachment::EnqueueOperation(
   KVTIER_RETURN_IF_ERROR(RunLocked(
       [&](DeviceStream* stream, const HotTier& tier) -> absl::Status {
         if (HostReadable()) return work(stream, tier);
-        // A driver that holds thousands of commands of a stream that stands still blocks who adds
-        // more.
-        if (progress_->behind() && tickets_.in_flight() >= kOperationsBehindMax) {
-          return LimitReached("operations behind a number that the worker's stream has not written",
-                              kOperationsBehindMax, kBusyRetryDelay);
-        }
         if (after_worker.has_value()) {
           KVTIER_RETURN_IF_ERROR(progress_->Expect(*after_worker));
           KVTIER_RETURN_IF_ERROR(stream->WaitWord(progress_->worker_word(), *after_worker));
@@ -135,6 +133,28 @@ absl::StatusOr<int64_t> Attachment::EnqueueOperation(
   if (!signalled) tickets_.Withdraw();
   contexts_.push_back(operation);
   return notified;
+}
+
+// Before anything is enqueued: who is refused leaves nothing behind, however often.
+absl::Status Attachment::CheckRoomLocked(bool is_of_one_group) const {
+  const int64_t in_flight = tickets_.in_flight();
+  if (in_flight >= options_.operations_in_flight_max) {
+    return LimitReached("operations in flight for a session and cache",
+                        options_.operations_in_flight_max, kBusyRetryDelay);
+  }
+  if (HostReadable() || stream_ == nullptr) return absl::OkStatus();
+  // A driver that holds a thousand commands of a stream that stands still blocks who adds more, and
+  // whoever comes after that one.
+  const int64_t groups = is_of_one_group ? 1 : static_cast<int64_t>(cache_->layout().groups.size());
+  const int64_t limit = std::min(kOperationsHeldMax, (kGroupsHeldMax + groups - 1) / groups);
+  if (in_flight < limit) return absl::OkStatus();
+  if (progress_->behind()) {
+    return LimitReached("operations behind a number that the worker's stream has not written",
+                        limit, kBusyRetryDelay);
+  }
+  if (use_->StandsStill(options_.clock->Now()) < kStandstill) return absl::OkStatus();
+  return LimitReached("operations on a device that has ended none for a second", limit,
+                      kBusyRetryDelay);
 }
 
 absl::Status Attachment::FlushTable() {

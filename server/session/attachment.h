@@ -139,7 +139,6 @@ class Attachment : public std::enable_shared_from_this<Attachment> {
   };
 
   static constexpr size_t kContextsMax = 64;
-  static constexpr int64_t kOperationsBehindMax = 32;
 
   // All that was enqueued is known to be done.
   bool IdleLocked() const KVTIER_REQUIRES(enqueue_mutex_);
@@ -148,6 +147,7 @@ class Attachment : public std::enable_shared_from_this<Attachment> {
   void EndHereLocked() KVTIER_REQUIRES(enqueue_mutex_);
   // The same as what WhenPassed waits for, if it takes no waiting.
   bool HasPassedLocked() KVTIER_REQUIRES(enqueue_mutex_);
+  absl::Status CheckRoomLocked(bool is_of_one_group) const KVTIER_REQUIRES(enqueue_mutex_);
   absl::Status FlushTableLocked() KVTIER_REQUIRES(enqueue_mutex_);
   absl::Status NotifyLocked(std::function<void(absl::Status)> done) KVTIER_REQUIRES(enqueue_mutex_);
   absl::Status RunLocked(const Work& work, const std::shared_ptr<void>& context)

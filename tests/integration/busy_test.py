@@ -9,7 +9,7 @@ import unittest
 import grpc
 from busy import CACHE, BusyStream
 from daemon import ADMIN, PATIENCE_SECONDS, TIER, Daemon, Session, layout, wait_until
-from reflection import CallError
+from reflection import CallError, to_json
 
 CONTROL_THREADS = 6  # that one cache may have, of 8
 CONTROL_QUEUE_MAX = 192  # likewise, of 256
@@ -142,7 +142,7 @@ class Sigterm(unittest.TestCase):
         watch = client.stream(ADMIN + "WatchStats", {})
         next(watch)
         health = client.stream("grpc.health.v1.Health/Watch", {})
-        next(health)
+        self.assertEqual(to_json(next(health))["status"], "SERVING")
         return {"RunSteps": steps, "WatchStats": watch, "Health/Watch": health}
 
     def test_d18_what_runs_ends_and_streams_are_told(self):
@@ -152,6 +152,8 @@ class Sigterm(unittest.TestCase):
         busy.enqueue(seconds=1)
         last = busy.start_step()
         daemon.process.terminate()
+        self.assertEqual(to_json(next(streams["Health/Watch"]))["status"], "NOT_SERVING")
+        self.assertFalse(last.done(), "readiness goes before what runs has ended")
         wait_until(lambda: not os.path.exists(daemon.socket), "nobody new")
         daemon.process.terminate()  # a second one changes nothing
         self.assertTrue(last.result(PATIENCE_SECONDS).completed)
