@@ -376,6 +376,7 @@ TEST_F(DeafAssignServerTest, WhoReadsNoBlocksForLongIsEnded) {
     manual_clock_->Advance(absl::Seconds(1));
     return Stats().sessions() == 0;
   });
+  ASSERT_EQ(Stats().sessions(), 0);  // or there is nothing to wait for
   EXPECT_THAT(session.Next().revoked().message(), HasSubstr("not read for 30s"));
   WaitUntil([&] {
     manual_clock_->Advance(absl::Seconds(1));
