@@ -5,6 +5,7 @@ import os
 import queue
 import time
 import unittest
+from random import Random
 
 import grpc
 from busy import CACHE, BusyStream
@@ -71,6 +72,31 @@ class Deadlines(unittest.TestCase):
         # A call whose client has gone may still have won; whatever it took goes with its request.
         for i in range(8):
             self.session.call("ReleaseRequest", {**CACHE, "request_id": "r%d" % i})
+        wait_until(lambda: self.blocks() == before, "the blocks are back")
+        wait_until(lambda: self.cache()["sessions"][0]["operations_in_flight"] == "0",
+                   "nothing in flight")
+
+    def test_d09_calls_that_are_cancelled_at_any_time(self):
+        """A seed decides when: at once, when the other call of the round is over, or never."""
+        before = self.blocks()
+        random = Random(9)
+        cancelled = done = 0
+        for i in range(300):
+            request = {**CACHE, "request_id": "q%d" % i}
+            self.session.call("AdmitRequest", request)
+            assign = self.session.start("AssignBlocks", {**request, "count": 2})
+            backup = self.session.start("Backup", {**CACHE, "inline": {"rows": [
+                {"request_id": request["request_id"], "slot": random.randrange(64 * 64)}]}})
+            calls = random.sample([assign, backup], 2)
+            when = random.randrange(3)
+            if when == 1:
+                calls[0].exception(PATIENCE_SECONDS)
+            if when < 2:
+                cancelled += calls[1].cancel()
+            done += calls[0].exception(PATIENCE_SECONDS) is None
+            self.session.call("ReleaseRequest", request)
+        self.assertGreater(cancelled, 50)
+        self.assertGreater(done, 250)
         wait_until(lambda: self.blocks() == before, "the blocks are back")
         wait_until(lambda: self.cache()["sessions"][0]["operations_in_flight"] == "0",
                    "nothing in flight")

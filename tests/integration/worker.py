@@ -1,4 +1,6 @@
-"""A worker for tests to kill: `worker.py SOCKET [CACHE]` holds three blocks, says so and waits."""
+"""A worker for tests to kill: `worker.py SOCKET [CACHE]` holds three blocks, says so and waits.
+
+`worker.py SOCKET CACHE attach` has attached, and has called nothing else."""
 import sys
 import unittest
 
@@ -15,8 +17,10 @@ class Case(unittest.TestCase):
 def main():
     session = Session(Case(), None, "victim", client=Client("unix:" + sys.argv[1]))
     session.call("AttachCache", {**CACHE, "layout": layout()})
-    session.call("AdmitRequest", {**CACHE, "request_id": "r", "reserve_blocks": 5})
-    blocks = session.call("AssignBlocks", {**CACHE, "request_id": "r", "count": 3}).block_ids
+    blocks = []
+    if sys.argv[3:] != ["attach"]:
+        session.call("AdmitRequest", {**CACHE, "request_id": "r", "reserve_blocks": 5})
+        blocks = session.call("AssignBlocks", {**CACHE, "request_id": "r", "count": 3}).block_ids
     print(len(blocks), flush=True)
     sys.stdin.read()
 
