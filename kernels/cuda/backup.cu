@@ -15,10 +15,15 @@
 // More rows are more launches on the stream, so the last row of all for a slot wins, too. Between
 // the launches for more layers, the generation that the first one noted lies in backed_generation,
 // as a number that equals no generation.
+//
+// Few rows of many layers go another way, on a device with clusters: backup_parts.cuh.
+#include "kernels/cuda/backup_finish.cuh"
+#include "kernels/cuda/backup_parts.cuh"
 #include "kernels/cuda/backup_task.cuh"
 #include "kernels/cuda/check.h"
 #include "kernels/cuda/copy_row.cuh"
 #include "kernels/cuda/device.cuh"
+#include "kernels/cuda/indexed_swap_in.h"
 #include "kernels/cuda/launch.h"
 #include "kernels/cuda/launch_kernel.h"
 #include "kernels/cuda/stats.cuh"
@@ -34,25 +39,6 @@ constexpr int32_t kBlockWarpsMin = 8, kTeamWarpsMax = 16;
 // Warps that write at the same time saturate PCIe from here on. (Larger blocks than the smallest
 // pay only where each has a multiprocessor's share of PCIe to itself.)
 constexpr int32_t kWarpsPerMultiprocessor = 8;
-
-struct BackupLayer {
-  const uint8_t* from;
-  uint8_t* to;
-  RowLayout from_layout, to_layout;
-};
-
-template <int32_t kLayersMax>
-struct BackupLayers {
-  int32_t count;
-  BackupLayer layers[kLayersMax];
-};
-
-constexpr int32_t kNoGeneration = INT32_MIN;  // of no block
-
-// What a row's block had before the row was copied.
-struct Noted {
-  int32_t slot, generation;
-};
 
 // In shared memory.
 struct BlockState {
@@ -77,31 +63,11 @@ __device__ void FindTasks(const BackupArgs& a, int32_t first, BlockState* block)
   if (Warp() % a.team_warps == 0) {
     for (int32_t i = Warp() / a.team_warps; i < a.rows_per_block; i += WarpCount() / a.team_warps) {
       RowTask task;
-      if (first + i < end) task = FindTask(a, first + i, end, &counts);
+      if (first + i < end) task = FindTask<false>(a, first + i, end, &counts);
       if (Lane() == 0) block->tasks[i] = task;
     }
   }
   if (notes_one) block->noted[Lane()] = {slot, generation};
-}
-
-// Phase 3 for one row: thread `first` of `threads`.
-__device__ void DropCopies(const BackupArgs& a, const RowTask& task, int32_t first,
-                           int32_t threads) {
-  if (task.slot < 0 || task.region < 0) return;
-  int32_t* const owner = a.owner + int64_t{task.region} * a.shape.hot_size;
-  for (int32_t start = first; start < a.shape.hot_size; start += kWordsInFlight * threads) {
-    int32_t slots[kWordsInFlight];
-#pragma unroll
-    for (int32_t k = 0; k < kWordsInFlight; ++k) {
-      const int32_t h = start + k * threads;
-      slots[k] = h < a.shape.hot_size ? LoadRelaxed(owner + h) : kNone;
-    }
-#pragma unroll
-    for (int32_t k = 0; k < kWordsInFlight; ++k) {
-      // What another process gave the hot slot meanwhile stays.
-      if (slots[k] == task.slot) atomicCAS(owner + start + k * threads, task.slot, kNone);
-    }
-  }
 }
 
 // Phase 2 for one row and layer. kKeeps: the source is the hot buffer, and its rows may have kept
@@ -120,73 +86,6 @@ __device__ inline void CopyBackedRow(const RowTask& task, const BackupLayer& lay
       CopyRow(hot, layer.from_layout, task.kept, hot, layer.from_layout, task.newest);
     }
   }
-}
-
-// Where it is noted what the row's kept row, which it has, holds.
-__device__ inline int32_t* NoteOf(const BackupArgs& a, const RowTask& task) {
-  return a.kept + int64_t{task.region} * a.shape.rows_per_request + task.kept -
-         KeptRow(a.shape, task.region, 0);
-}
-
-// What the kept rows of the row's region hold from now on. Rows do this side by side: each writes
-// the note of its own kept row, and of those for one slot only the last one drops others, which
-// hold the slot since earlier backups.
-__device__ void NoteKept(const BackupArgs& a, const RowTask& task) {
-  if (a.kept == nullptr || task.slot < 0 || task.region < 0) return;
-  const int32_t rows = a.shape.rows_per_request;
-  int32_t* const notes = a.kept + int64_t{task.region} * rows;
-  const int32_t rank = task.kept < 0 ? kNone : task.kept - KeptRow(a.shape, task.region, 0);
-  if (rank >= 0) StoreRelaxed(notes + rank, task.is_noted ? task.slot : kNone);
-  if (rank >= 0 && !task.is_noted) return;
-  for (int32_t r = 0; r < rows; ++r) {
-    if (r != rank && LoadRelaxed(notes + r) == task.slot) atomicCAS(notes + r, task.slot, kNone);
-  }
-}
-
-// Whoever assigns a block raises its generation and then looks for notes. So either that one has
-// found the note of the row, or its generation has changed here, and the note goes.
-__device__ void CheckNote(const BackupArgs& a, const RowTask& task, int32_t generation) {
-  if (!task.is_noted) return;
-  const int32_t block = task.slot / a.shape.block_size;
-  if (LoadRelaxed(a.tracking.block_generation + block) == generation) return;
-  atomicCAS(NoteOf(a, task), task.slot, kNone);
-}
-
-// Phase 4 for one row, by one thread, behind a barrier that follows the row's bytes.
-__device__ void FinishRow(const BackupArgs& a, const RowTask& task, const Noted& noted) {
-  int32_t* const backed_generation = a.tracking.backed_generation;
-  const bool is_written = task.source >= 0;  // by this row
-  // Slots that a worker changes meanwhile may have shown another one: its row is unbacked.
-  const int32_t before = noted.slot == task.slot ? noted.generation : kNoGeneration;
-  if (!a.finishes_rows) {
-    if (is_written && a.starts_rows && backed_generation != nullptr) {
-      StoreRelaxed(backed_generation + task.slot, ~before);
-    }
-    // Some of its layers hold the new row by now, and further launches may fail.
-    if (task.kept >= 0) StoreRelaxed(NoteOf(a, task), kNone);
-    return;
-  }
-  NoteKept(a, task);
-  if (!is_written && !task.is_noted) return;
-  // Other regions may keep copies of what was there before: nobody shall find them.
-  for (int32_t w = 0; is_written && a.directory != nullptr && w < kDirectoryWords; ++w) {
-    StoreRelaxed(a.directory + int64_t{kDirectoryWords} * task.slot + w, 0);
-  }
-  if (backed_generation == nullptr) return;
-  const int32_t generation =
-      a.starts_rows || !is_written ? before : ~LoadRelaxed(backed_generation + task.slot);
-  // Between the bytes, which the barrier has put before this, and their mark.
-  __threadfence_system();
-  if (is_written) StoreRelaxed(backed_generation + task.slot, generation);
-  CheckNote(a, task, generation);
-}
-
-__device__ void AddCounts(const BackupArgs& a, const int32_t* counts) {
-  int64_t value = Lane() < kCounterCount ? counts[Lane()] : 0;
-  if (Lane() == static_cast<int32_t>(Counter::kBackedUpBytes)) {
-    value = counts[static_cast<int32_t>(Counter::kBackedUpRows)] * a.bytes_per_row;
-  }
-  AddToStats(a.stats, value);
 }
 
 template <int32_t kLayersMax, bool kKeeps>
@@ -246,6 +145,33 @@ int32_t SetTeams(int64_t rows, int32_t layers, int32_t multiprocessors, BackupAr
   return warps;
 }
 
+// Whether each row is spread over blocks: where there are so few that half the multiprocessors have
+// one each (more that write at the same time are slower), and more layers than a block has warps.
+bool IsInParts(const BackupParams& p, int32_t multiprocessors) {
+  int32_t major = 0;
+  return int64_t{2} * kParts * p.num_rows <= multiprocessors && p.layer_count > kTeamWarpsMax &&
+         p.layer_count <= kLayersPerLaunch &&
+         std::all_of(p.layers, p.layers + p.layer_count,
+                     [](const LayerView& layer) { return HeldRow::Fits(layer.layout); }) &&
+         DeviceAttribute(cudaDevAttrComputeCapabilityMajor, &major) == cudaSuccess && major >= 9 &&
+         IsBuiltForClusters();
+}
+
+cudaError_t BackupInParts(const BackupParams& p, BackupArgs args, cudaStream_t stream) {
+  args.starts_rows = args.finishes_rows = true;
+  const auto launch = [&](auto layers_max) {
+    const auto kernel =
+        args.keeps ? BackupPartsKernel<layers_max(), true> : BackupPartsKernel<layers_max(), false>;
+    const LaunchShape shape = {.blocks = int64_t{kParts} * p.num_rows,
+                               .threads = kPartThreads,
+                               .shared_bytes = int64_t{sizeof(PartState)},
+                               .cluster = kParts};
+    return Launch(kernel, shape, stream, args, LayersOf<layers_max()>(p, 0, p.layer_count));
+  };
+  return p.layer_count <= 64 ? launch(std::integral_constant<int32_t, 64>())
+                             : launch(std::integral_constant<int32_t, kLayersPerLaunch>());
+}
+
 // One launch for each kLayersPerLaunch layers, of the rows from args.first_row on.
 cudaError_t BackupRows(const BackupParams& p, BackupArgs args, int32_t multiprocessors,
                        cudaStream_t stream) {
@@ -291,6 +217,7 @@ cudaError_t Backup(const BackupParams& p, cudaStream_t stream) {
       p.sources == nullptr ? p.shape.region_count * p.shape.region_stride : p.source_row_count;
   args.stats = p.stats;
   args.bytes_per_row = RowBytesOfAll(p.layers, p.layer_count);
+  if (error == cudaSuccess && IsInParts(p, multiprocessors)) return BackupInParts(p, args, stream);
   for (; error == cudaSuccess && args.first_row < p.num_rows; args.first_row += kRowsPerLaunch) {
     error = BackupRows(p, args, multiprocessors, stream);
   }

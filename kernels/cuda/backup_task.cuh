@@ -34,6 +34,18 @@ struct BackupArgs {
   bool finishes_rows;  // and the last
 };
 
+struct BackupLayer {
+  const uint8_t* from;
+  uint8_t* to;
+  RowLayout from_layout, to_layout;
+};
+
+template <int32_t kLayersMax>
+struct BackupLayers {
+  int32_t count;
+  BackupLayer layers[kLayersMax];
+};
+
 // What is to be done for a row.
 struct RowTask {
   int32_t slot = kNone;    // kNone: the row doesn't count
@@ -46,27 +58,37 @@ struct RowTask {
 
 // Calls function(row, word) for the words of `rows`[first, end), 32 side by side, until it returns
 // true. All lanes of a warp; `row` is the lane's, and past the end for lanes that have none.
-template <typename Function>
+// kFewRows: the code is short instead of fast, as most of the time goes into fetching it.
+template <bool kFewRows, typename Function>
 __device__ inline void ForEachWord(const int32_t* rows, int32_t first, int32_t end,
                                    const Function& function) {
-  for (int32_t start = first; start < end; start += kWordsInFlight * kWarpThreads) {
-    int32_t words[kWordsInFlight];
-#pragma unroll
-    for (int32_t k = 0; k < kWordsInFlight; ++k) {
-      const int32_t row = start + k * kWarpThreads + Lane();
-      words[k] = row < end ? rows[row] : kNone;
+  if constexpr (kFewRows) {
+#pragma unroll 1
+    for (int32_t start = first; start < end; start += kWarpThreads) {
+      const int32_t row = start + Lane();
+      if (function(start, row < end ? rows[row] : kNone)) return;
     }
+  } else {
+    for (int32_t start = first; start < end; start += kWordsInFlight * kWarpThreads) {
+      int32_t words[kWordsInFlight];
 #pragma unroll
-    for (int32_t k = 0; k < kWordsInFlight; ++k) {
-      if (function(start + k * kWarpThreads, words[k])) return;
+      for (int32_t k = 0; k < kWordsInFlight; ++k) {
+        const int32_t row = start + k * kWarpThreads + Lane();
+        words[k] = row < end ? rows[row] : kNone;
+      }
+#pragma unroll
+      for (int32_t k = 0; k < kWordsInFlight; ++k) {
+        if (function(start + k * kWarpThreads, words[k])) return;
+      }
     }
   }
 }
 
 // Rows in [0, row) that name `region` (>= 0).
+template <bool kFewRows>
 __device__ inline int32_t RankOf(const BackupArgs& a, int32_t row, int32_t region) {
   int32_t rank = 0;
-  ForEachWord(a.row_to_request, 0, row, [&](int32_t, int32_t other) {
+  ForEachWord<kFewRows>(a.row_to_request, 0, row, [&](int32_t, int32_t other) {
     rank += __popc(__ballot_sync(kAllLanes, other == region));
     return false;
   });
@@ -76,6 +98,7 @@ __device__ inline int32_t RankOf(const BackupArgs& a, int32_t row, int32_t regio
 enum class Verdict { kCopied, kSkipped, kRejected };
 
 // Which row of the sources `row` is copied from, into which slot. All lanes of a warp.
+template <bool kFewRows>
 __device__ inline Verdict FindSource(const BackupArgs& a, int32_t row, RowTask* task) {
   const int32_t slot = a.slots[row];
   const int32_t region = a.row_to_request == nullptr ? kNone : a.row_to_request[row];
@@ -86,7 +109,7 @@ __device__ inline Verdict FindSource(const BackupArgs& a, int32_t row, RowTask* 
   } else if (region == kNone) {
     return Verdict::kSkipped;
   } else if (!is_rejected) {
-    const int32_t rank = RankOf(a, row, region);
+    const int32_t rank = RankOf<kFewRows>(a, row, region);
     is_rejected = rank >= a.shape.rows_per_request;
     source = NewestRow(a.shape, region, rank);
   }
@@ -106,15 +129,16 @@ __device__ inline Verdict FindSource(const BackupArgs& a, int32_t row, RowTask* 
 
 // Whether a row in [first, end) writes `slot`, too; of `region`, unless that is kNone. All lanes of
 // a warp.
+template <bool kFewRows>
 __device__ inline bool IsWrittenAgain(const BackupArgs& a, int32_t slot, int32_t region,
                                       int32_t first, int32_t end) {
   bool found = false;
-  ForEachWord(a.slots, first, end, [&](int32_t row, int32_t other) {
+  ForEachWord<kFewRows>(a.slots, first, end, [&](int32_t row, int32_t other) {
     uint32_t same = __ballot_sync(kAllLanes, other == slot);
     for (; same != 0 && !found; same &= same - 1) {
       RowTask task;
       const int32_t later = row + __ffs(static_cast<int32_t>(same)) - 1;
-      found = FindSource(a, later, &task) == Verdict::kCopied &&
+      found = FindSource<kFewRows>(a, later, &task) == Verdict::kCopied &&
               (region == kNone || task.region == region);
     }
     return found;
@@ -122,19 +146,21 @@ __device__ inline bool IsWrittenAgain(const BackupArgs& a, int32_t slot, int32_t
   return found;
 }
 
-// The task of `row`; [row + 1, end) are the rows of the launch behind it. All lanes
-// of a warp.
+// The task of `row`; [row + 1, end) are the rows of the launch behind it. A row past the end has
+// none. All lanes of a warp.
+template <bool kFewRows>
 __device__ inline RowTask FindTask(const BackupArgs& a, int32_t row, int32_t end,
                                    BlockCounts* counts) {
   RowTask task;
-  const Verdict verdict = FindSource(a, row, &task);
+  const Verdict verdict = FindSource<kFewRows>(a, row, &task);
+  if (row >= end) return RowTask();
   if (Lane() == 0 && verdict != Verdict::kSkipped) {
     counts->Add(verdict == Verdict::kCopied ? Counter::kBackedUpRows : Counter::kRejectedRows, 1);
   }
   task.is_noted = task.kept >= 0;
-  if (task.slot < 0 || !IsWrittenAgain(a, task.slot, kNone, row + 1, end)) return task;
+  if (task.slot < 0 || !IsWrittenAgain<kFewRows>(a, task.slot, kNone, row + 1, end)) return task;
   task.source = kNone;
-  task.is_noted &= !IsWrittenAgain(a, task.slot, task.region, row + 1, end);
+  task.is_noted &= !IsWrittenAgain<kFewRows>(a, task.slot, task.region, row + 1, end);
   return task;
 }
 

@@ -128,6 +128,16 @@ __device__ inline void WaitForCluster() {
 #endif
 }
 
+// The first half for a warp that has nothing to tell, or of which a lane has fenced what its block
+// did before: writes are not waited for. All lanes of the warp.
+__device__ inline void ArriveFencedAtCluster() {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+  asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory");
+#elif defined(KVTIER_SIMULATED_GPU)
+  simt::ArriveAtCluster(simt::Place::Here());
+#endif
+}
+
 // A word of the cluster's first block, at the place where this block has `shared`.
 __device__ inline int32_t LoadFromFirstBlock(const int32_t* shared) {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
@@ -151,6 +161,10 @@ __device__ inline void AcquireFromSystem() {
   asm volatile("fence.acq_rel.sys;" ::: "memory");
 #endif
 }
+
+// What this thread, and whoever it has waited for at a barrier, wrote before is seen by other
+// processors that see what it, or whoever waits for it at a barrier, writes from now on.
+__device__ inline void ReleaseToSystem() { AcquireFromSystem(); }
 
 // Kernels of one stream may overlap at their ends: the next one's blocks may start once all of
 // this one's have said so, and wait for its end before they read what it wrote.

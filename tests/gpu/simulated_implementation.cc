@@ -97,6 +97,10 @@ Implementation SimulatedCuda(const simt::Gpu& gpu, int32_t threads) {
       },
       [=](const BackupParams& p) {
         start();
+        // By turns: few rows are spread over blocks where the GPU is large.
+        simt::Gpu sized = *next_gpu;
+        if (sized.seed % 2 == 0) sized.multiprocessors = 64;
+        simt::SetGpu(sized);
         RequireSuccess(cuda::Backup(p, nullptr), "Backup");
       },
       [=](const InvalidateParams& p) {

@@ -110,6 +110,7 @@ void OpenClusterBarrier(Simulator* m) {
   if (m->arrived < m->running) return;
   m->arrived = 0;
   ++m->phase;
+  if (m->gpu.at_cluster_barrier && m->running > 0) m->gpu.at_cluster_barrier(m->phase);
   for (unsigned b = 0; b < m->grid.cluster; ++b) {
     for (Thread& thread : m->blocks[b].threads) {
       if (thread.state == Thread::State::kAtClusterBarrier) thread.state = Thread::State::kRunnable;

@@ -51,6 +51,8 @@ struct Gpu {
   int shared_bytes_max = 227 * 1024;  // a block may have
   uint64_t seed = 0;                  // of the order in which threads and blocks get their turns
   bool has_clusters = false;          // sm_90
+  // Called when a cluster's barrier opens, for the `phase`-th time: what has happened by then?
+  std::function<void(unsigned phase)> at_cluster_barrier = nullptr;
 };
 
 // What the next grids run on.
