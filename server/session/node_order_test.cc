@@ -7,6 +7,8 @@
 #include <thread>
 #include <vector>
 
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "server/core/error.h"
@@ -132,6 +134,58 @@ TEST_F(NodeOrderTest, D09_AbortedRequestsLeakNothing) {
   EXPECT_EQ(stats.blocks_free, 32);
   EXPECT_EQ(stats.blocks_used, 0);
   EXPECT_EQ(stats.sessions[0].requests, 0);
+  worker.memory.reset();
+  ExpectBaseline();
+}
+
+// A seed says for how long a device stream stands still and for how long callers wait for it: which
+// of the two ends first is a race, and nothing stays whoever wins it.
+TEST_F(NodeOrderTest, D09_CallsThatAreGivenUpAtAnyTimeLeakNothing) {
+  Worker worker = OpenAndAttach(SmallLayout{}.Make());
+  Admit(worker, "holder");
+  Assign(worker, "holder", 1);
+  std::mt19937 random(9);
+  const auto a_while = [&] { return absl::Microseconds(random() % 300); };
+  int late = 0, in_time = 0;
+  for (int i = 0; i < 1000; ++i) {
+    const std::string id = "r" + std::to_string(i);
+    Admit(worker, id);
+    // Each round draws as many numbers, whatever comes of them.
+    const absl::Duration device_time = a_while(), free_time = a_while();
+    const absl::Duration assign_time = i % 4 == 0 ? absl::Seconds(30) : a_while();
+    const bool is_idle_at_release = random() % 2 == 0;
+    const auto delay = plan().DelayNth(Op::kBackup, 1);
+    ASSERT_TRUE(EnqueueBackup(worker, "holder", 0).ok());
+    std::thread device([&delay, until = absl::Now() + device_time] {
+      while (absl::Now() < until) std::this_thread::yield();
+      delay->Release();
+    });
+    const auto assigned =
+        node().AssignBlocks(worker.session, "kv", id, 2, {}, {}, absl::Now() + assign_time);
+    const bool ok = assigned.ok();
+    ++(ok ? in_time : late);
+    if (ok) {
+      EXPECT_TRUE(EnqueueBackup(worker, id, assigned->block_ids[0] * 64).ok());
+      // Late or not: the rest goes with the request.
+      (void)node().FreeBlocks(worker.session, "kv", id, {assigned->block_ids[1]},
+                              absl::Now() + free_time);
+    } else {
+      EXPECT_TRUE(IsError(assigned.status(), Code::kDeadlineExceeded, "DEADLINE"));
+      EXPECT_EQ(Stats().blocks_used, 1) << "the holder's: taken back before the request goes";
+    }
+    if (is_idle_at_release) device.join();
+    EXPECT_TRUE(node().ReleaseRequest(worker.session, "kv", id, Soon()).ok());
+    if (device.joinable()) device.join();
+  }
+  EXPECT_GE(in_time, 250);
+  EXPECT_GT(late, 0);
+  WaitForQuarantine();
+  while (Stats().sessions[0].operations_in_flight > 0) std::this_thread::yield();
+  const CacheSnapshot stats = Stats();
+  EXPECT_EQ(stats.blocks_free, 31);
+  EXPECT_EQ(stats.blocks_used, 1) << "the holder's";
+  EXPECT_EQ(stats.blocks_reserved, 0);
+  EXPECT_EQ(stats.sessions[0].requests, 1);
   worker.memory.reset();
   ExpectBaseline();
 }
