@@ -41,6 +41,12 @@ def restarted(before):
                       and s["MainPID"] != before["MainPID"])
 
 
+def folder_of(socket):
+    """Which folder it is, whatever its name; None: there is none."""
+    folder = os.path.dirname(socket)
+    return os.stat(folder).st_ino if os.path.exists(folder) else None
+
+
 def set_start(line):
     """Another ExecStart from now on."""
     os.makedirs(DROP_IN, exist_ok=True)
@@ -56,12 +62,14 @@ def main():
     with open("/proc/%s/status" % steps["started"]["MainPID"]) as file:
         steps["process"] = dict(line.rstrip("\n").split(":\t", 1) for line in file if ":\t" in line)
     steps["socket_is_there"] = os.path.exists(sys.argv[1])
+    steps["folder_started"] = folder_of(sys.argv[1])
     steps["reload_status"] = systemctl("reload", "kvtierd").returncode
     steps["reloaded"] = show()
 
     before = show()
     os.kill(int(before["MainPID"]), signal.SIGKILL)
     steps["killed"] = wait_for(restarted(before))
+    steps["folder_killed"] = folder_of(sys.argv[1])
     before = show()
     os.kill(int(before["MainPID"]), signal.SIGSTOP)  # silent: the watchdog's case
     steps["hung"] = wait_for(restarted(before))
@@ -69,6 +77,7 @@ def main():
     systemctl("stop", "kvtierd")
     steps["stopped"] = show()
     steps["socket_is_gone"] = not os.path.exists(sys.argv[1])
+    steps["folder_stopped"] = folder_of(sys.argv[1])
 
     binary = subprocess.run(["systemctl", "--user", "show", "kvtierd", "-p", "ExecStart", "--value"],
                             capture_output=True, text=True, check=True).stdout
@@ -76,6 +85,13 @@ def main():
     set_start(binary + " --no_such_flag")
     systemctl("start", "kvtierd")
     steps["wrong"] = wait_for(lambda s: s["ActiveState"] == "failed")
+
+    systemctl("reset-failed", "kvtierd")  # and the count of starts with it
+    set_start(binary + " --backend=cuda")
+    systemctl("start", "kvtierd")
+    steps["no_device"] = wait_for(lambda s: s["ExecMainStatus"] == "4" and int(s["NRestarts"]) > 0)
+    steps["was_tried_again"] = int(steps["no_device"]["NRestarts"]) > 0
+    systemctl("stop", "kvtierd")
     print(json.dumps(steps))
 
 

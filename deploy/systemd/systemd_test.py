@@ -14,6 +14,8 @@ UNIT = "deploy/systemd/kvtierd.service"
 ANALYZE = "/usr/bin/systemd-analyze"
 # Of 10, where less is better.
 EXPOSURE_MAX = 2.0
+# What a start takes at most that finds no device.
+START_SECONDS = 20
 NO_MANAGER = 77
 # Those make mounts that the manager of a user may not make inside a container.
 NEED_MORE_MOUNTS = {"ProtectHome", "ProtectKernelLogs", "ProtectKernelTunables"}
@@ -74,11 +76,18 @@ class Unit(unittest.TestCase):
         codes = dict(re.findall(r"^  (\d)  (.*)$", text, re.MULTILINE))
         kept = settings()["RestartPreventExitStatus"].split()
         self.assertEqual([codes[code] for code in kept],
-                         ["the command line or the configuration is wrong",
-                          "there is no such device backend here"])
+                         ["the command line or the configuration is wrong"])
+
+    def test_a_driver_that_comes_late_is_tried_for_and_not_for_ever(self):
+        unit = settings()
+        tries, within = int(unit["StartLimitBurst"]), seconds(unit["StartLimitIntervalSec"])
+        self.assertGreaterEqual(tries * seconds(unit["RestartSec"]), 20)
+        # So often before the interval is over, and then no more.
+        self.assertLess(tries * (seconds(unit["RestartSec"]) + START_SECONDS), within)
 
     def test_the_socket_lies_in_the_units_folder(self):
         self.assertEqual(settings()["RuntimeDirectory"], "kvtierd")
+        self.assertEqual(settings()["RuntimeDirectoryPreserve"], "yes")
         with open("deploy/systemd/kvtierd.yaml") as file:
             socket = yaml.safe_load(file).get("socket", "/run/kvtierd/kvtierd.sock")
         self.assertTrue(socket.startswith("/run/kvtierd/"))
@@ -133,6 +142,12 @@ class RealManager(unittest.TestCase):
         self.assertEqual((steps["stopped"]["ActiveState"], steps["stopped"]["Result"]),
                          ("inactive", "success"))
         self.assertTrue(steps["socket_is_gone"])
+        # What a container has mounted: revived and started again, the daemon is where it was.
+        self.assertEqual(steps["folder_killed"], steps["folder_started"])
+        self.assertEqual(steps["folder_stopped"], steps["folder_started"])
+        # No such device: tried again, as the driver may come.
+        self.assertEqual((steps["no_device"]["ExecMainStatus"], steps["was_tried_again"]),
+                         ("4", True), steps)
         # A wrong command line is not tried again and again.
         self.assertEqual((steps["wrong"]["ActiveState"], steps["wrong"]["ExecMainStatus"],
                           steps["wrong"]["NRestarts"]), ("failed", "1", "0"))
