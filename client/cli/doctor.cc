@@ -89,6 +89,11 @@ std::vector<Finding> CheckSocketFolder(const Patient& patient) {
     return {{Level::kWarning, "socket", absl::StrCat(what, ": anybody may replace the socket"),
              absl::StrCat("chmod o-w ", folder)}};
   }
+  if ((mode & 0020U) != 0 && (mode & 01000U) == 0) {
+    return {{Level::kWarning, "socket",
+             absl::StrCat(what, ": whoever is in that group may replace the socket"),
+             absl::StrCat("chmod +t ", folder)}};
+  }
   return {{Level::kGood, "socket", what, ""}};
 }
 

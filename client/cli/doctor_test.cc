@@ -94,6 +94,10 @@ TEST_F(Doctor, TheFolderOfTheSocket) {
   const std::string folder = patient_.root + "/run/kvtierd";
   chmod(folder.c_str(), 0750);
   EXPECT_THAT(CheckSocketFolder(patient_), Contains(Says(Level::kGood, "mode 0750")));
+  chmod(folder.c_str(), 0770);
+  EXPECT_THAT(CheckSocketFolder(patient_), Contains(Says(Level::kWarning, "0770", "chmod +t")));
+  chmod(folder.c_str(), 01770);
+  EXPECT_THAT(CheckSocketFolder(patient_), Contains(Says(Level::kGood, "1770")));
   chmod(folder.c_str(), 0777);
   EXPECT_THAT(CheckSocketFolder(patient_), Contains(Says(Level::kWarning, "0777", "chmod o-w")));
   chmod(folder.c_str(), 01777);

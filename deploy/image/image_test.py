@@ -170,7 +170,7 @@ class Running(Image):
             self.assertEqual(self.hand_over(), 0, self.text())
             folder = os.stat(self.host)
             self.assertEqual((folder.st_uid, folder.st_gid, stat.S_IMODE(folder.st_mode)),
-                             (0, USER, 0o770))
+                             (0, USER, 0o1770))
 
     def test_a_root_that_is_not_in_the_group_could_not(self):
         self.assertNotEqual(self.hand_over(runAsGroup=0), 0)
@@ -219,6 +219,27 @@ class Running(Image):
         self.assertEqual(self.connect_as(1000, [USER]), 0)
         self.assertNotEqual(self.connect_as(1000, []), 0)
 
+    def test_a_worker_replaces_no_socket(self):
+        """Also one that has the folder mounted to write."""
+        self.assertEqual(self.hand_over(), 0, self.text())
+        daemon, _ = self.serve()
+        names = sorted(os.listdir(self.host))
+        self.assertIn("kvtierd.sock", names)
+        for name in names:
+            path = self.host + "/" + name
+            for code in ("os.unlink(%r)" % path, "os.rename(%r, %r)" % (path, path + ".old"),
+                         "os.rename(%r, %r)" % (self.host + "/mine", path)):
+                with self.subTest(code=code):
+                    made = "open(%r, 'w').close()" % (self.host + "/mine")
+                    self.assertEqual(self.python_as(1000, [USER], made), 0)
+                    self.assertNotEqual(self.python_as(1000, [USER], "import os; " + code), 0)
+        self.assertEqual(self.connect_as(1000, [USER]), 0)
+        os.unlink(self.host + "/mine")
+        # Its own it removes all the same.
+        daemon.send_signal(signal.SIGTERM)
+        self.assertEqual(daemon.wait(PATIENCE_SECONDS), 0, self.text())
+        self.assertEqual(os.listdir(self.host), [])
+
     def test_a_kept_pool_outlives_the_container(self):
         """On tmpfs in place of hugetlbfs, which machines without reserved pages do not have."""
         folder = tempfile.mkdtemp(prefix="kvt-", dir="/dev/shm")
@@ -242,8 +263,11 @@ class Running(Image):
 
     def connect_as(self, user, groups):
         """As a worker of another user would. 0: it could."""
-        code = "import socket; socket.socket(socket.AF_UNIX).connect(%r)" % (
-            self.host + "/kvtierd.sock")
+        return self.python_as(user, groups, "import socket; socket.socket(socket.AF_UNIX).connect(%r)"
+                              % (self.host + "/kvtierd.sock"))
+
+    @staticmethod
+    def python_as(user, groups, code):
         return subprocess.run(["/usr/bin/python3", "-c", code], user=user, group=user,
                               extra_groups=groups, stderr=subprocess.DEVNULL, check=False,
                               cwd="/").returncode

@@ -107,6 +107,10 @@ def set_config(documents, **keys):
     config["data"]["kvtierd.yaml"] = yaml.safe_dump(values)
 
 
+def change_mode(command, mode):
+    command[command.index("-m") + 1] = mode
+
+
 POD, DAEMON = policy.pod_of, policy.daemon_of
 
 
@@ -134,6 +138,8 @@ FAULTS = [
     ("only_the_folders_that_it_shares", lambda d: set_config(d, pool_path="/dev/shm/kvtierd/pool")),
     ("only_the_folders_that_it_shares",
      lambda d: POD(d)["initContainers"][0].update(command=["true"])),
+    ("only_the_folders_that_it_shares",
+     lambda d: change_mode(POD(d)["initContainers"][0]["command"], "0770")),
     ("only_the_folders_that_it_shares",
      lambda d: POD(d)["initContainers"][0].update(volumeMounts=[])),
     ("only_the_folders_that_it_shares",

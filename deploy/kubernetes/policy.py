@@ -112,8 +112,8 @@ def only_the_folders_that_it_shares(documents):
     if sorted(paths, key=str) != sorted(wanted, key=str):
         yield "hostPath is %s" % paths
     first = pod_of(documents)["initContainers"][0]
-    if first["command"] != ["/usr/bin/install", "-d", "-g", str(GROUP), "-m", "0770", *folders]:
-        yield "nobody gives the folders to the group"
+    if first["command"] != ["/usr/bin/install", "-d", "-g", str(GROUP), "-m", "1770", *folders]:
+        yield "nobody gives the folders to the group, with all that is in them its owner's"
     context = first.get("securityContext", {})
     if (context.get("runAsUser"), context.get("runAsGroup")) != (0, GROUP):
         yield "without a capability the folder is root's to give, and to a group of root's alone"
