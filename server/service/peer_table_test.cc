@@ -2,6 +2,7 @@
 
 #include <arpa/inet.h>
 #include <netinet/in.h>
+#include <netinet/tcp.h>
 #include <poll.h>
 #include <sys/socket.h>
 #include <unistd.h>
@@ -138,10 +139,12 @@ TEST_F(Addresses, TheyLeaveAPlaceForAnother) {
 
 class Tcp : public ::testing::Test {
  protected:
-  // AddressOf one who comes from `from` to `to`, both numbers of this machine.
-  static std::string AddressFrom(const std::string& from, const std::string& to) {
+  // The daemon's end of a connection from `from` to `to`, both numbers of this machine. The other
+  // end has gone.
+  static UniqueFd Accepted(const std::string& from, const std::string& to) {
     const auto listener = TcpListener::Listen(absl::StrCat(to, ":0"));
-    if (!listener.ok()) return std::string(listener.status().message());
+    EXPECT_TRUE(listener.ok()) << listener.status();
+    if (!listener.ok()) return UniqueFd();
     const int listening = listener->fds()[0].get();
     sockaddr_storage there = {}, here = {};
     socklen_t size = sizeof(there);
@@ -157,10 +160,28 @@ class Tcp : public ::testing::Test {
     EXPECT_EQ(connect(peer.get(), reinterpret_cast<sockaddr*>(&there), size), 0);
     pollfd ready = {.fd = listening, .events = POLLIN};
     EXPECT_EQ(poll(&ready, 1, -1), 1);
-    const UniqueFd accepted(accept4(listening, nullptr, nullptr, SOCK_CLOEXEC));
-    return AddressOf(accepted.get());
+    return UniqueFd(accept4(listening, nullptr, nullptr, SOCK_CLOEXEC));
+  }
+  static std::string AddressFrom(const std::string& from, const std::string& to) {
+    return AddressOf(Accepted(from, to).get());
   }
 };
+
+// Nobody else asks (server_arguments.cc).
+TEST_F(Tcp, TheKernelAsksWhetherPeersLive) {
+  const UniqueFd accepted = Accepted("127.0.0.1", "127.0.0.1");
+  const auto option = [&](int level, int name) {
+    int value = -1;
+    socklen_t size = sizeof(value);
+    EXPECT_EQ(getsockopt(accepted.get(), level, name, &value, &size), 0);
+    return value;
+  };
+  EXPECT_EQ(option(SOL_SOCKET, SO_KEEPALIVE), 1);
+  EXPECT_EQ(option(IPPROTO_TCP, TCP_KEEPIDLE), 60);
+  EXPECT_EQ(option(IPPROTO_TCP, TCP_KEEPINTVL), 60);
+  EXPECT_EQ(option(IPPROTO_TCP, TCP_KEEPCNT), 10);
+  EXPECT_EQ(option(IPPROTO_TCP, TCP_USER_TIMEOUT), 660000);
+}
 
 TEST_F(Tcp, LoopbackIsOneAddress) {
   // Any user of the machine has 2^24 of them.

@@ -11,7 +11,6 @@
 #include "grpcpp/grpcpp.h"
 #include "grpcpp/server_posix.h"
 #include "proto/kvtier/v1/errors.pb.h"
-#include "proto/support/wire_limits.h"
 #include "server/core/mutex.h"
 #include "server/core/status_macros.h"
 #include "server/core/thread.h"
@@ -28,49 +27,15 @@
 #include "server/service/open_calls.h"
 #include "server/service/readiness.h"
 #include "server/service/refusal_server.h"
+#include "server/service/server_arguments.h"
 #include "server/service/stats_history.h"
 #include "server/service/unread_answers.h"
 
 namespace kvtier {
 namespace {
 
-// A peer over TCP that is gone without a word (a machine, a cable) is found dead after their sum. A
-// worker that answers no ping - stopped, or busy under a lock of its own - has as long.
-constexpr int kKeepaliveMilliseconds = 60000;
-constexpr int kKeepaliveTimeoutMilliseconds = 600000;
-// From the first words to the end of a handshake, of TLS for one.
-constexpr int kHandshakeMilliseconds = 10000;
-// Calls of reflection at a time, each with a message of wire::kMessageBytesMax at most.
-constexpr int kReflectionThreadsMax = 16;
-// Clients may ping as often as that.
-constexpr int kClientPingMilliseconds = 5000;
 // How long a change of readiness may go unnoticed.
 constexpr absl::Duration kHealthInterval = absl::Milliseconds(100);
-
-void Configure(bool has_tcp, grpc::ServerBuilder* builder) {
-  builder->SetMaxReceiveMessageSize(wire::kMessageBytesMax);
-  builder->SetMaxSendMessageSize(wire::kAnswerBytesMax);
-  builder->AddChannelArgument(GRPC_ARG_MAX_METADATA_SIZE, wire::kHeaderBytesMax);
-  builder->AddChannelArgument(GRPC_ARG_MAX_CONCURRENT_STREAMS,
-                              static_cast<int>(kCallsPerConnectionMax));
-  // Else what a client may send before anybody asks for it grows with its speed.
-  builder->AddChannelArgument(GRPC_ARG_HTTP2_BDP_PROBE, 0);
-  // Reflection is all that has threads: one that waits, and one for each call that is open.
-  builder->SetSyncServerOption(grpc::ServerBuilder::NUM_CQS, 1);
-  builder->SetResourceQuota(grpc::ResourceQuota("kvtierd").SetMaxThreads(kReflectionThreadsMax));
-  // Of a Unix socket the kernel says at once when the other side has died, and who lives is a
-  // worker that holds memory, however long it says nothing.
-  if (has_tcp) {
-    builder->AddChannelArgument(GRPC_ARG_SERVER_HANDSHAKE_TIMEOUT_MS, kHandshakeMilliseconds);
-    builder->AddChannelArgument(GRPC_ARG_KEEPALIVE_TIME_MS, kKeepaliveMilliseconds);
-    builder->AddChannelArgument(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, kKeepaliveTimeoutMilliseconds);
-  }
-  builder->AddChannelArgument(GRPC_ARG_KEEPALIVE_PERMIT_WITHOUT_CALLS, 1);
-  // Also while no data flows: a session's call is silent for days.
-  builder->AddChannelArgument(GRPC_ARG_HTTP2_MAX_PINGS_WITHOUT_DATA, 0);
-  builder->AddChannelArgument(GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS,
-                              kClientPingMilliseconds);
-}
 
 }  // namespace
 
@@ -240,7 +205,7 @@ absl::Status Server::Impl::StartGrpc() {
   (void)v1::ErrorReason_descriptor();
   grpc::reflection::InitProtoReflectionServerBuilderPlugin();
   grpc::ServerBuilder builder;
-  Configure(!options_.tcp_addresses.empty(), &builder);
+  SetServerArguments(!options_.tcp_addresses.empty(), &builder);
   builder.RegisterService(kv_tier_.get());
   builder.RegisterService(admin_.get());
   builder.RegisterService(health_.get());

@@ -17,6 +17,10 @@ namespace kvtier {
 namespace {
 
 constexpr int kBacklog = 4096;
+// A peer that is gone without a word (a machine, a cable) is found dead after that long, in which
+// it is asked each minute. The kernel asks the peer's kernel: who is stopped lives.
+constexpr int kSilenceSeconds = 60, kProbesMax = 10;
+constexpr int kDeadSeconds = kSilenceSeconds * (1 + kProbesMax);
 
 using Addresses = std::unique_ptr<addrinfo, decltype(&freeaddrinfo)>;
 
@@ -41,6 +45,12 @@ UniqueFd ListenAt(const addrinfo& where, uint16_t port, bool both_families) {
   SetOption(fd.get(), SOL_SOCKET, SO_REUSEADDR, 1);
   // Inherited by connections.
   SetOption(fd.get(), IPPROTO_TCP, TCP_NODELAY, 1);
+  SetOption(fd.get(), SOL_SOCKET, SO_KEEPALIVE, 1);
+  SetOption(fd.get(), IPPROTO_TCP, TCP_KEEPIDLE, kSilenceSeconds);
+  SetOption(fd.get(), IPPROTO_TCP, TCP_KEEPINTVL, kSilenceSeconds);
+  SetOption(fd.get(), IPPROTO_TCP, TCP_KEEPCNT, kProbesMax);
+  // Also with data under way, which the kernel would send again for a quarter of an hour.
+  SetOption(fd.get(), IPPROTO_TCP, TCP_USER_TIMEOUT, kDeadSeconds * 1000);
   if (bind(fd.get(), reinterpret_cast<const sockaddr*>(&address), where.ai_addrlen) != 0 ||
       listen(fd.get(), kBacklog) != 0) {
     const int error = errno;
