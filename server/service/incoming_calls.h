@@ -67,6 +67,18 @@ class IncomingCalls : public std::enable_shared_from_this<IncomingCalls> {
   };
   enum class Kind { kOneRequest, kWatch, kStatsWatch, kStream };
 
+ private:
+  struct Use;
+  struct Connection;
+  // Where the calls of a caller are counted: entries that stay where they are until it has none.
+  struct Counted {
+    Connection* connection = nullptr;
+    Use* peer = nullptr;
+    Use* user = nullptr;  // null: the peer is all that is known
+    bool is_operator = false;
+  };
+
+ public:
   // Of one call, until it is over.
   class Place {
    public:
@@ -76,11 +88,13 @@ class IncomingCalls : public std::enable_shared_from_this<IncomingCalls> {
 
    private:
     friend class IncomingCalls;
-    Place(std::shared_ptr<IncomingCalls> calls, Caller caller, Kind kind)
-        : calls_(std::move(calls)), caller_(std::move(caller)), kind_(kind) {}
+    Place(std::shared_ptr<IncomingCalls> calls, const Caller& caller, const Counted& counted,
+          Kind kind)
+        : calls_(std::move(calls)), caller_(caller), counted_(counted), kind_(kind) {}
 
     const std::shared_ptr<IncomingCalls> calls_;
     const Caller caller_;
+    const Counted counted_;
     const Kind kind_;
     size_t kept_bytes_ = 0;  // under the lock of `calls_`
   };
@@ -128,16 +142,18 @@ class IncomingCalls : public std::enable_shared_from_this<IncomingCalls> {
   using Starts = std::vector<std::function<void()>>;
 
   void End(const Place& place);
-  // Whoever `caller` counts as: changes all of them.
-  void Change(const Caller& caller, const std::function<void(Use&)>& change)
+  // Changes the use of all, and of whoever the caller counts as.
+  template <typename Function>
+  void Change(const Counted& counted, const Function& change) KVTIER_REQUIRES(mutex_);
+  // Forgets whoever `caller` counts as and has no call.
+  void DropIdle(const Caller& caller, const Counted& counted) KVTIER_REQUIRES(mutex_);
+  // How many of `limit` the caller's peer may have, as long as others have what they have.
+  size_t CapOf(const Counted& counted, Count count, size_t limit, size_t reserved) const
       KVTIER_REQUIRES(mutex_);
-  // How many of `limit` the peer of `caller` may have, as long as others have what they have.
-  size_t CapOf(const Caller& caller, Count count, size_t limit, size_t reserved) const
-      KVTIER_REQUIRES(mutex_);
-  absl::Status Check(const Caller& caller, Kind kind) const KVTIER_REQUIRES(mutex_);
+  absl::Status Check(const Counted& counted, Kind kind) const KVTIER_REQUIRES(mutex_);
   // Those whose turn it is.
   Starts TakeTurns() KVTIER_REQUIRES(mutex_);
-  bool MayReceive(const Caller& caller) const KVTIER_REQUIRES(mutex_);
+  bool MayReceive(const Counted& counted) const KVTIER_REQUIRES(mutex_);
 
   const Limits limits_;
   const Clock* const clock_;
@@ -146,7 +162,7 @@ class IncomingCalls : public std::enable_shared_from_this<IncomingCalls> {
   // Of those who have a call.
   std::map<std::string, Use> peers_ KVTIER_GUARDED_BY(mutex_), users_ KVTIER_GUARDED_BY(mutex_);
   std::map<std::string, Connection> connections_ KVTIER_GUARDED_BY(mutex_);
-  std::list<std::string> turns_ KVTIER_GUARDED_BY(mutex_);    // connections where calls wait
+  std::list<Connection*> turns_ KVTIER_GUARDED_BY(mutex_);    // where calls wait
   std::list<Receiving> receiving_ KVTIER_GUARDED_BY(mutex_);  // the oldest first
 };
 

@@ -34,7 +34,7 @@ std::vector<std::string> OpenCalls::Names() const {
   MutexLock lock(&state_->mutex);
   std::vector<std::string> names;
   for (const auto& [name, count] : state_->counts) {
-    names.push_back(count == 1 ? name : absl::StrCat(name, " x", count));
+    names.push_back(count == 1 ? std::string(name) : absl::StrCat(name, " x", count));
   }
   return names;
 }

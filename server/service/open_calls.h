@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 #include "server/core/mutex.h"
 
@@ -49,7 +50,7 @@ class OpenCalls {
   struct State {
     mutable Mutex mutex;  // rank: a leaf
     CondVar changed;
-    std::map<std::string, int> counts KVTIER_GUARDED_BY(mutex);
+    std::map<absl::string_view, int> counts KVTIER_GUARDED_BY(mutex);
     bool closed KVTIER_GUARDED_BY(mutex) = false;
   };
 
