@@ -14,6 +14,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from reflection import CallError, to_json
 
 REFERENCE = "docs/METRICS.md"
+ODD_NAMES = ('quo"ted', "two\nlines", "back\\slash", "h\u00fclse \u5b57", '{a="b"} 1', "n" * 128)
 
 
 def scrape(url):
@@ -59,7 +60,7 @@ class Metrics(unittest.TestCase):
                 {"request_id": "r", "topk": [0]}]}})
         return session
 
-    def test_the_numbers_are_those_of_get_stats(self):
+    def test_o06_the_numbers_are_those_of_get_stats(self):
         session = self.run_steps()
         with self.assertRaises(CallError):
             session.call("AdmitRequest", {"cache": "none", "request_id": "r"})
@@ -107,13 +108,49 @@ class Metrics(unittest.TestCase):
             self.assertEqual([b[0] for b in buckets[:-1]],
                              [int(b) / 1e6 for b in stats[operation]["bound_microseconds"]])
 
+    def test_o08_names_and_requests_make_no_series(self):
+        """Workers name themselves and their requests as they like."""
+        def shown():
+            """The series: names with their labels."""
+            return {(sample.name, *sorted(sample.labels.items()))
+                    for family in families(scrape(self.url)).values() for sample in family.samples}
+
+        def work(name):
+            """A session of that name with a hundred requests; what is shown while it lives."""
+            session = Session(self, self.daemon, name)
+            session.call("AttachCache", {"cache": "c", "layout": layout()})
+            for number in range(100):
+                request = {"cache": "c", "request_id": "%s%d" % (name[:100], number)}
+                session.call("AdmitRequest", request)
+                session.call("SwapIn", {"cache": "c", "inline": {"rows": [
+                    {"request_id": request["request_id"], "topk": [0]}]}})
+                if number == 99:
+                    seen = shown()
+                session.call("ReleaseRequest", request)
+            session.close()
+            wait_until(lambda: self.daemon.stats()["sessions"] == 1, "it has gone")
+            return seen
+
+        session = Session(self, self.daemon)
+        session.call("AttachCache", {"cache": "c", "layout": layout()})
+        work("plain")  # and every code that a call ends with has been there
+        before = shown()
+        for name in ODD_NAMES:
+            self.assertEqual(work(name), before, name)
+        self.assertEqual(shown(), before)
+        # Caches are labels: their names need no escaping, and there are few (caches_max).
+        for name in ODD_NAMES[:-1]:
+            with self.assertRaises(CallError) as caught:
+                session.call("AttachCache", {"cache": name, "layout": layout()})
+            self.assertEqual(caught.exception.reason, "FIELD_INVALID")
+
     def test_promtool_has_nothing_to_say(self):
         self.run_steps()
         done = subprocess.run([deploy_tools.path_of("promtool"), "check", "metrics"],
                               input=scrape(self.url), capture_output=True, text=True, check=False)
         self.assertEqual((done.returncode, done.stdout, done.stderr), (0, "", ""))
 
-    def test_conventions(self):
+    def test_o08_conventions(self):
         """Help, units, suffixes; and that labels are bounded."""
         self.run_steps()
         text = scrape(self.url)
