@@ -293,9 +293,9 @@ TEST(Session, WaitsForADaemonThatComesLater) {
   EXPECT_THAT(std::string(status.message()), HasSubstr("does not exist"));
 }
 
-// D26: a child that was forked after the session was opened gets errors at once, and the parent
+// A child that was forked after the session was opened gets errors at once, and the parent
 // goes on.
-TEST(Session, ForkedChildGetsErrors) {
+TEST(Session, D26_ForkedChildGetsErrors) {
   FakeDaemon daemon;
   absl::StatusOr<Session> session = Session::Open({.socket_path = daemon.socket_path()});
   ASSERT_TRUE(session.ok()) << session.status();

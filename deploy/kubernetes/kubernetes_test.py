@@ -55,7 +55,7 @@ class Rendered(unittest.TestCase):
                 if document["kind"] != "Namespace":
                     self.assertEqual(document["metadata"].get("namespace"), "kvtierd", document)
 
-    def test_our_policies_hold(self):
+    def test_q01_our_policies_hold(self):
         for overlay in OVERLAYS:
             with self.subTest(overlay=overlay):
                 self.assertEqual(policy.faults(rendered(overlay)), [])
@@ -195,7 +195,7 @@ TLS_FAULTS = [
 class Policies(unittest.TestCase):
     """Each fires on a fault of its kind, so that those above say something."""
 
-    def test_each_fault_is_found(self):
+    def test_q01_each_fault_is_found(self):
         sound = rendered("gpu")
         for number, (name, spoil) in enumerate(FAULTS):
             with self.subTest(fault=number, rule=name):

@@ -390,7 +390,7 @@ class Steps(Errors):
         with self.refused("NOT_FOUND", "TICKET_UNKNOWN", {"ticket": "99", "limit": "0"}):
             self.session.call("WaitTicket", {**CACHE, "ticket": 99})
 
-    def test_tensors_of_a_worker(self):
+    def test_d11_tensors_of_a_worker(self):
         with self.refused("UNIMPLEMENTED", "NOT_IMPLEMENTED",
                           {"feature": "BackupRequest.tensor"}):
             self.session.call("Backup", {**CACHE, "tensor": {}})

@@ -60,10 +60,10 @@ class AskIt(unittest.TestCase):
             self.assertTrue(example.command.startswith("grpcurl -plaintext -unix "), example.command)
             self.assertIsNotNone(example.answer, example.command)
 
-    def test_grpcurl_over_the_unix_socket(self):
+    def test_o02_grpcurl_over_the_unix_socket(self):
         self.expect(page.Shell(("-unix", self.socket)))
 
-    def test_grpcurl_over_tcp(self):
+    def test_o02_grpcurl_over_tcp(self):
         self.expect(page.Shell(self.tcp()))
 
     def test_reflection_over_the_unix_socket(self):
