@@ -13,10 +13,10 @@
 // opened anew after 100 requests.
 //
 // Everything runs for the time of warm-up first. Then the verdict is, and the exit status 1 for
-// any: errors or wrong rows of a worker; fewer requests than asked for; liveness later than 2 s;
-// anonymous memory that grows by more than kSlopeMax (without hostile peers), or has grown by more
-// than kHostileGrowthMax in the end; descriptors and threads that are not back at what they were
-// between warm-up and load; blocks that are not free.
+// any: errors or wrong rows of a worker; fewer requests than asked for, or one that began later
+// than kLateMsMax; liveness later than 2 s; anonymous memory that grows by more than kSlopeMax
+// (without hostile peers), or has grown by more than kHostileGrowthMax in the end; descriptors and
+// threads that are not back at what they were between warm-up and load; blocks that are not free.
 //
 // Tables, and JSON with all figures.
 #include <cstdio>

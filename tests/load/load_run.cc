@@ -235,6 +235,8 @@ void LoadRun::Judge(const Phase& phase, const ProcessSample& before, const Proce
   Demand(workers.wrong_rows == 0, absl::StrCat(workers.wrong_rows, " rows with wrong bytes"));
   Demand(static_cast<double>(workers.requests) >= 0.999 * asked,
          absl::StrCat(workers.requests, " requests of ", asked));
+  Demand(workers.late_ms_max <= kLateMsMax,
+         absl::StrCat("a request began ", workers.late_ms_max / 1e3, " s late"));
   for (const auto& [name, us] : times.all()) {
     const float longest = *std::ranges::max_element(us);
     Demand(!absl::StartsWith(name, "Check") || longest < kLivenessMaxUs,
