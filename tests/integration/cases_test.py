@@ -11,12 +11,13 @@ import unittest
 
 from google.protobuf import json_format
 
-from daemon import (ADMIN, BINARY, PATIENCE_SECONDS, Daemon, Session, layout, new_folder,
+from daemon import (ADMIN, BINARY, PATIENCE_SECONDS, Daemon, Process, Session, layout, new_folder,
                     wait_until)
-from reflection import CallError, to_json
+from reflection import CallError, Client, to_json
 
 CACHE = {"cache": "c"}
 NOBODY = 65534
+SOCKET_IN_USE = 3  # as in server/main.cc
 
 
 class Cases(unittest.TestCase):
@@ -28,6 +29,18 @@ class Cases(unittest.TestCase):
     def work(self, session, topk=(0, 1, 2, 3)):
         return session.call("SwapIn", {
             **CACHE, "inline": {"rows": [{"request_id": "r", "topk": list(topk)}]}})
+
+    def test_d14_of_twenty_starts_one_serves(self):
+        """On a socket that nobody had before; lifecycle_test has what the others say."""
+        socket = new_folder(self) + "/d.sock"
+        starts = [Process(self, socket) for _ in range(20)]
+        wait_until(lambda: sum(p.running() for p in starts) == 1, "all but one have ended")
+        winner = next(p for p in starts if p.running())
+        winner.wait_for_event("listening")
+        self.assertEqual([p.wait() for p in starts if p is not winner], [SOCKET_IN_USE] * 19)
+        client = Client("unix:" + socket)
+        self.addCleanup(client.close)
+        self.assertEqual(client.call(ADMIN + "GetNodeInfo").pid, winner.pid)
 
     def test_d19_little_may_be_locked(self):
         """Pinning counts against no limit of locked memory, which containers set to 64 KiB.
