@@ -56,8 +56,13 @@ PoolPart& PoolPart::operator=(PoolPart&& other) noexcept {
 PoolPart::~PoolPart() { GiveBack(); }
 
 void PoolPart::GiveBack() {
-  if (pool_ != nullptr) pool_->GiveBack(offset_bytes_, size_bytes_);
+  if (pool_ != nullptr) pool_->GiveBack(offset_bytes_, size_bytes_, /*untouched=*/false);
   pool_ = nullptr;
+}
+
+void PoolPart::GiveBackUntouched() {
+  if (pool_ == nullptr) return;
+  std::exchange(pool_, nullptr)->GiveBack(offset_bytes_, size_bytes_, /*untouched=*/true);
 }
 
 absl::StatusOr<std::unique_ptr<HostPool>> HostPool::Create(const HostPoolOptions& options,
@@ -100,7 +105,8 @@ HostPool::HostPool(const HostPoolOptions& options, DeviceBackend* backend, PoolM
       folder_(std::move(folder)),
       memory_(std::move(memory)),
       space_(options.size_bytes) {
-  if (folder_ != nullptr && !folder_->rows_are_new()) space_.ForgetPristine();
+  // Caches of an earlier daemon had parts of it.
+  if (folder_ != nullptr && !folder_->rows_are_new()) space_.MarkDirty(0, options.size_bytes);
 }
 
 HostPool::~HostPool() {
@@ -281,33 +287,60 @@ absl::StatusOr<PoolPart> HostPool::Adopt(int64_t offset_bytes, int64_t bytes) {
       !space_.TakeAt(offset_bytes, bytes)) {
     return absl::DataLossError("its part of the pool is not free, or not inside");
   }
+  space_.MarkDirty(offset_bytes, bytes);
   return PoolPart(this, memory_.data() + offset_bytes, offset_bytes, bytes);
 }
 
-absl::StatusOr<PoolPart> HostPool::Carve(int64_t bytes) {
+absl::StatusOr<PoolPart> HostPool::Carve(int64_t bytes,
+                                         const std::function<absl::Status()>& may_go_on) {
   if (bytes <= 0) return FieldInvalid("bytes", absl::StrCat(bytes), "at least 1");
   const int64_t size = bytes > options_.size_bytes ? bytes : RoundUp(bytes);
   std::optional<int64_t> offset;
-  int64_t used_before = 0;
+  std::vector<PoolSpace::Range> dirty;
   {
     MutexLock lock(&mutex_);
     KVTIER_RETURN_IF_ERROR(CheckReadyLocked());
-    used_before = space_.pristine_from();
     offset = space_.Take(size);
     if (!offset) return Exhausted(size);
+    dirty = space_.DirtyIn(*offset, size);
   }
   PoolPart part(this, memory_.data() + *offset, *offset, size);
-  // What another cache left must not be read by this one. Outside the lock: it takes a while,
-  // and the part is nobody else's.
-  InParallel(*offset, std::clamp<int64_t>(used_before - *offset, 0, size),
-             [this](int64_t part_offset, int64_t part_bytes) {
-               std::memset(memory_.data() + part_offset, 0, static_cast<size_t>(part_bytes));
-             });
+  KVTIER_RETURN_IF_ERROR(Wipe(dirty, may_go_on));
+  MutexLock lock(&mutex_);
+  space_.MarkDirty(*offset, size);  // whoever has it may write
   return part;
 }
 
-void HostPool::GiveBack(int64_t offset_bytes, int64_t size_bytes) {
+// What another cache left must not be read by the next one. Outside the lock: it takes a while, and
+// the ranges are nobody else's.
+absl::Status HostPool::Wipe(const std::vector<PoolSpace::Range>& ranges,
+                            const std::function<absl::Status()>& may_go_on) {
+  std::atomic<bool> refused{false};
+  Mutex mutex;  // rank: leaf
+  absl::Status first;
+  for (const PoolSpace::Range& range : ranges) {
+    InParallel(range.offset_bytes, range.bytes, [&](int64_t offset, int64_t bytes) {
+      if (refused.load(std::memory_order_relaxed)) return;
+      const absl::Status asked = may_go_on ? may_go_on() : absl::OkStatus();
+      if (!asked.ok()) {
+        refused.store(true, std::memory_order_relaxed);
+        MutexLock lock(&mutex);
+        first.Update(asked);
+        return;
+      }
+      std::memset(memory_.data() + offset, 0, static_cast<size_t>(bytes));
+      MutexLock lock(&mutex_);
+      space_.MarkClean(offset, bytes);
+    });
+    if (refused.load(std::memory_order_relaxed)) break;
+  }
+  MutexLock lock(&mutex);
+  return first;
+}
+
+void HostPool::GiveBack(int64_t offset_bytes, int64_t size_bytes, bool untouched) {
   MutexLock lock(&mutex_);
+  if (untouched) space_.MarkClean(offset_bytes, size_bytes);
   space_.GiveBack(offset_bytes, size_bytes);
 }
 

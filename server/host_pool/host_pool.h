@@ -52,6 +52,9 @@ class PoolPart {
   PoolPart& operator=(PoolPart&& other) noexcept;
   ~PoolPart();
 
+  // Goes back now, known as zeros: nobody but the pool has written to it, and nobody else can.
+  void GiveBackUntouched();
+
   uint8_t* data() const { return data_; }
   int64_t offset_bytes() const { return offset_bytes_; }  // into the pool's descriptor
   int64_t size_bytes() const { return size_bytes_; }
@@ -103,9 +106,12 @@ class HostPool {
   absl::Status WaitReady(absl::Time deadline);
 
   // A part of at least `bytes`, whole 2 MiB pieces, zero-filled: what another cache left in it
-  // takes about 0.1 s a GiB to wipe. Errors: UNAVAILABLE / POOL_PINNING with a
-  // retry hint, RESOURCE_EXHAUSTED / POOL_EXHAUSTED, or why the pool failed.
-  absl::StatusOr<PoolPart> Carve(int64_t bytes);
+  // takes about 0.1 s a GiB to wipe. `may_go_on`, if there is one, is asked before each 64 MiB of
+  // that, on threads of the pool too, under no lock: what it refuses with is the error, and what
+  // is wiped stays known as zeros, so that the next one has less to do. Errors: UNAVAILABLE /
+  // POOL_PINNING with a retry hint, RESOURCE_EXHAUSTED / POOL_EXHAUSTED, or why the pool failed.
+  absl::StatusOr<PoolPart> Carve(int64_t bytes,
+                                 const std::function<absl::Status()>& may_go_on = nullptr);
 
   // OK, or as Carve.
   absl::Status CheckReady() const;
@@ -136,7 +142,9 @@ class HostPool {
   absl::Status TakePages(int64_t offset, int64_t bytes);
   void UnpinAll();
   void Finish(absl::Status status);
-  void GiveBack(int64_t offset_bytes, int64_t size_bytes);
+  void GiveBack(int64_t offset_bytes, int64_t size_bytes, bool untouched);
+  absl::Status Wipe(const std::vector<PoolSpace::Range>& ranges,
+                    const std::function<absl::Status()>& may_go_on);
   // Calls part(offset, bytes) for pieces of [offset, offset + bytes) on `touch_threads` threads.
   void InParallel(int64_t offset, int64_t bytes,
                   const std::function<void(int64_t offset, int64_t bytes)>& part) const;

@@ -15,7 +15,6 @@ std::optional<int64_t> PoolSpace::Take(int64_t bytes) {
   free_.erase(best);
   if (available > bytes) free_[offset + bytes] = available - bytes;
   used_bytes_ += bytes;
-  pristine_from_ = std::max(pristine_from_, offset + bytes);
   return offset;
 }
 
@@ -32,7 +31,6 @@ bool PoolSpace::TakeAt(int64_t offset_bytes, int64_t bytes) {
   if (before > 0) free_[start] = before;
   if (before + bytes < available) free_[offset_bytes + bytes] = available - before - bytes;
   used_bytes_ += bytes;
-  pristine_from_ = std::max(pristine_from_, offset_bytes + bytes);
   return true;
 }
 
@@ -57,6 +55,47 @@ int64_t PoolSpace::largest_free_bytes() const {
   int64_t largest = 0;
   for (const auto& [offset, bytes] : free_) largest = std::max(largest, bytes);
   return largest;
+}
+
+std::vector<PoolSpace::Range> PoolSpace::DirtyIn(int64_t offset_bytes, int64_t bytes) const {
+  std::vector<Range> dirty;
+  const int64_t end = offset_bytes + bytes;
+  auto range = dirty_.upper_bound(offset_bytes);
+  if (range != dirty_.begin()) --range;
+  for (; range != dirty_.end() && range->first < end; ++range) {
+    const int64_t from = std::max(range->first, offset_bytes);
+    const int64_t to = std::min(range->second, end);
+    if (from < to) dirty.push_back({from, to - from});
+  }
+  return dirty;
+}
+
+void PoolSpace::MarkDirty(int64_t offset_bytes, int64_t bytes) {
+  int64_t end = offset_bytes + bytes;
+  auto range = dirty_.upper_bound(offset_bytes);
+  if (range != dirty_.begin() && std::prev(range)->second >= offset_bytes) --range;
+  while (range != dirty_.end() && range->first <= end) {
+    offset_bytes = std::min(offset_bytes, range->first);
+    end = std::max(end, range->second);
+    range = dirty_.erase(range);
+  }
+  dirty_[offset_bytes] = end;
+}
+
+void PoolSpace::MarkClean(int64_t offset_bytes, int64_t bytes) {
+  const int64_t end = offset_bytes + bytes;
+  auto range = dirty_.upper_bound(offset_bytes);
+  if (range != dirty_.begin()) --range;
+  while (range != dirty_.end() && range->first < end) {
+    const auto [from, to] = *range;
+    if (to <= offset_bytes) {
+      ++range;
+      continue;
+    }
+    range = dirty_.erase(range);
+    if (from < offset_bytes) dirty_[from] = offset_bytes;
+    if (to > end) dirty_[end] = to;
+  }
 }
 
 }  // namespace kvtier

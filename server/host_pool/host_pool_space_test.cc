@@ -41,16 +41,47 @@ TEST(PoolSpaceTest, NeighboursBecomeOne) {
   EXPECT_EQ(space.Take(40), 0);
 }
 
-TEST(PoolSpaceTest, PristineIsWhatWasNeverLent) {
+TEST(PoolSpaceTest, CleanIsWhatNobodyHadAndWhatWasWipedSince) {
+  using Ranges = std::vector<PoolSpace::Range>;
   PoolSpace space(100);
-  EXPECT_EQ(space.pristine_from(), 0);
-  space.Take(30);
-  space.Take(20);
-  EXPECT_EQ(space.pristine_from(), 50);
-  space.GiveBack(30, 20);
-  EXPECT_EQ(space.pristine_from(), 50);
-  space.Take(60);
-  EXPECT_EQ(space.pristine_from(), 90);
+  EXPECT_EQ(space.DirtyIn(0, 100), Ranges());
+  space.MarkDirty(10, 20);
+  space.MarkDirty(50, 20);
+  EXPECT_EQ(space.DirtyIn(0, 100), (Ranges{{10, 20}, {50, 20}}));
+  EXPECT_EQ(space.DirtyIn(15, 40), (Ranges{{15, 15}, {50, 5}}));
+  EXPECT_EQ(space.DirtyIn(30, 20), Ranges());
+  space.MarkClean(15, 5);
+  EXPECT_EQ(space.DirtyIn(0, 50), (Ranges{{10, 5}, {20, 10}}));
+  space.MarkDirty(0, 60);
+  EXPECT_EQ(space.DirtyIn(0, 100), (Ranges{{0, 70}}));
+  EXPECT_EQ(space.Take(80), 0);
+  space.GiveBack(0, 80);
+  EXPECT_EQ(space.DirtyIn(0, 100), (Ranges{{0, 70}})) << "lending alone changes nothing";
+}
+
+TEST(PoolSpaceTest, MarksAreThoseOfEachByte) {
+  std::mt19937_64 random(2);
+  PoolSpace space(200);
+  std::vector<bool> expected(200, false);
+  for (int i = 0; i < 20000; ++i) {
+    const auto offset = static_cast<int64_t>(random() % 200);
+    const auto bytes = static_cast<int64_t>(1 + random() % (200 - offset));
+    const bool dirty = random() % 2 == 0;
+    if (dirty) {
+      space.MarkDirty(offset, bytes);
+    } else {
+      space.MarkClean(offset, bytes);
+    }
+    std::fill_n(expected.begin() + offset, bytes, dirty);
+    std::vector<bool> found(200, false);
+    int64_t last_end = -1;
+    for (const PoolSpace::Range& range : space.DirtyIn(0, 200)) {
+      ASSERT_GT(range.offset_bytes, last_end) << "neighbours are one";
+      last_end = range.offset_bytes + range.bytes;
+      std::fill_n(found.begin() + range.offset_bytes, range.bytes, true);
+    }
+    ASSERT_EQ(found, expected);
+  }
 }
 
 TEST(PoolSpaceTest, RandomUseNeverOverlapsAndComesBackWhole) {

@@ -31,13 +31,12 @@ int64_t OwnersOfARegion(const CacheLayout& layout) {
 Cache::Cache(absl::string_view name, const CacheLayout& layout, const Clock* clock)
     : name_(name), layout_(layout), clock_(clock), ended_counts_(layout.groups.size()) {}
 
-absl::StatusOr<std::shared_ptr<Cache>> Cache::Create(absl::string_view name,
-                                                     const CacheAccess& access,
-                                                     const CacheLayout& layout, HostPool* pool,
-                                                     DeviceBackend* backend, const Clock* clock) {
+absl::StatusOr<std::shared_ptr<Cache>> Cache::Create(
+    absl::string_view name, const CacheAccess& access, const CacheLayout& layout, HostPool* pool,
+    DeviceBackend* backend, const Clock* clock, const std::function<absl::Status()>& may_go_on) {
   std::shared_ptr<Cache> cache(new Cache(name, layout, clock));
   KVTIER_ASSIGN_OR_RETURN(CacheMemory memory,
-                          CacheMemory::Create(name, access, layout, pool, backend));
+                          CacheMemory::Create(name, access, layout, pool, backend, may_go_on));
   cache->Start(std::move(memory), /*adopt=*/false);
   // Only now does a later daemon find it: with generations that mean something.
   if (absl::Status committed = cache->memory_.Commit(); !committed.ok()) {
@@ -52,6 +51,7 @@ absl::StatusOr<std::shared_ptr<Cache>> Cache::Adopt(CacheFile file, HostPool* po
   std::shared_ptr<Cache> cache(new Cache(file.manifest().cache, file.manifest().layout, clock));
   KVTIER_ASSIGN_OR_RETURN(CacheMemory memory, CacheMemory::Adopt(std::move(file), pool, backend));
   cache->Start(std::move(memory), /*adopt=*/true);
+  cache->HandOut();  // by an earlier daemon
   return cache;
 }
 
@@ -304,7 +304,7 @@ void Cache::ReleaseMemory() {
     keep_file = preserved_;
     quarantine_changed_.NotifyAll();
   }
-  memory_.Release(keep_file);
+  memory_.Release(keep_file, /*untouched=*/!handed_out_.load(std::memory_order_relaxed));
 }
 
 absl::Status Cache::CheckAlive() const {

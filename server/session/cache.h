@@ -2,6 +2,7 @@
 #pragma once
 
 #include <array>
+#include <atomic>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -38,11 +39,11 @@ int64_t OwnersOfARegion(const CacheLayout& layout);
 // stream has passed what was enqueued before.
 class Cache : public std::enable_shared_from_this<Cache> {
  public:
-  // `layout` is valid. Errors: those of CacheMemory::Create; nothing stays taken.
-  static absl::StatusOr<std::shared_ptr<Cache>> Create(absl::string_view name,
-                                                       const CacheAccess& access,
-                                                       const CacheLayout& layout, HostPool* pool,
-                                                       DeviceBackend* backend, const Clock* clock);
+  // `layout` is valid; `may_go_on` as in HostPool::Carve. Errors: those of CacheMemory::Create;
+  // nothing stays taken.
+  static absl::StatusOr<std::shared_ptr<Cache>> Create(
+      absl::string_view name, const CacheAccess& access, const CacheLayout& layout, HostPool* pool,
+      DeviceBackend* backend, const Clock* clock, const std::function<absl::Status()>& may_go_on);
   // What an earlier daemon left: its blocks are kept. Errors: those of CacheMemory::Adopt.
   static absl::StatusOr<std::shared_ptr<Cache>> Adopt(CacheFile file, HostPool* pool,
                                                       DeviceBackend* backend, const Clock* clock);
@@ -53,6 +54,8 @@ class Cache : public std::enable_shared_from_this<Cache> {
   // What all sessions share; good until ReleaseMemory.
   const CacheMemory& memory() const { return memory_; }
   int64_t host_bytes() const { return host_bytes_; }
+  // A worker is about to get its memory. One that ends before it is known to be zeros.
+  void HandOut() { handed_out_.store(true, std::memory_order_relaxed); }
 
   // ---- Blocks; errors as BlockLedger, and SESSION_CLOSED when the cache has ended. A holder is
   // a request of an attachment.
@@ -138,6 +141,7 @@ class Cache : public std::enable_shared_from_this<Cache> {
   // Set by Create, freed by ReleaseMemory; in between read without a lock.
   CacheMemory memory_;
   int64_t host_bytes_ = 0;
+  std::atomic<bool> handed_out_{false};
 
   std::array<LatencyHistogram, kOperationKindCount> latencies_;
 

@@ -44,39 +44,44 @@ int64_t CacheMemory::PoolBytesOf(const CacheLayout& layout, const HostPool& pool
 
 absl::StatusOr<CacheMemory> CacheMemory::Create(absl::string_view name, const CacheAccess& access,
                                                 const CacheLayout& layout, HostPool* pool,
-                                                DeviceBackend* backend) {
+                                                DeviceBackend* backend,
+                                                const std::function<absl::Status()>& may_go_on) {
   CacheMemory memory;
   memory.pool_ = pool;
   memory.layout_ = layout;
-  const int64_t row_bytes = HostGeometryOf(layout).size_bytes;
-  const TrackingGeometry tracking = TrackingGeometryOf(layout);
   KVTIER_RETURN_IF_ERROR(pool->CheckReady());
   KVTIER_RETURN_IF_ERROR(CheckBookkeeping(layout, *pool));
-  if (pool->folder() != nullptr) {
-    KVTIER_ASSIGN_OR_RETURN(memory.part_, pool->Carve(row_bytes + BackedBytesInPart(layout)));
-    KVTIER_ASSIGN_OR_RETURN(memory.file_, pool->folder()->NewCacheFile(
-                                              {.cache = std::string(name),
-                                               .access = access,
-                                               .layout = layout,
-                                               .part_offset_bytes = memory.part_.offset_bytes(),
-                                               .part_bytes = memory.part_.size_bytes()}));
-  } else {
-    KVTIER_ASSIGN_OR_RETURN(memory.part_, pool->Carve(row_bytes));
-    KVTIER_ASSIGN_OR_RETURN(memory.block_generation_,
-                            SharedMemory::Create("kvtier:block_generation",
-                                                 tracking.block_generation.offset_bytes +
-                                                     tracking.block_generation.size_bytes,
-                                                 /*read_only_for_others=*/true));
-    KVTIER_ASSIGN_OR_RETURN(
-        memory.backed_generation_,
-        SharedMemory::Create("kvtier:backed_generation", tracking.backed_bytes));
-    memory.held_.resize(layout.block_count);
-    memory.tags_.resize(layout.block_count);
-  }
-  const absl::Status registered = memory.Register(backend);
-  if (registered.ok()) return memory;
-  memory.Release(/*keep_file=*/false);
-  return registered;
+  KVTIER_ASSIGN_OR_RETURN(memory.part_, pool->Carve(PoolBytesOf(layout, *pool), may_go_on));
+  const absl::Status made = [&]() -> absl::Status {
+    if (pool->folder() != nullptr) {
+      KVTIER_ASSIGN_OR_RETURN(memory.file_, pool->folder()->NewCacheFile(
+                                                {.cache = std::string(name),
+                                                 .access = access,
+                                                 .layout = layout,
+                                                 .part_offset_bytes = memory.part_.offset_bytes(),
+                                                 .part_bytes = memory.part_.size_bytes()}));
+    } else {
+      KVTIER_RETURN_IF_ERROR(memory.MakeTracking());
+    }
+    return memory.Register(backend);
+  }();
+  if (made.ok()) return memory;
+  memory.Release(/*keep_file=*/false, /*untouched=*/true);
+  return made;
+}
+
+absl::Status CacheMemory::MakeTracking() {
+  const TrackingGeometry tracking = TrackingGeometryOf(layout_);
+  KVTIER_ASSIGN_OR_RETURN(block_generation_,
+                          SharedMemory::Create("kvtier:block_generation",
+                                               tracking.block_generation.offset_bytes +
+                                                   tracking.block_generation.size_bytes,
+                                               /*read_only_for_others=*/true));
+  KVTIER_ASSIGN_OR_RETURN(backed_generation_,
+                          SharedMemory::Create("kvtier:backed_generation", tracking.backed_bytes));
+  held_.resize(layout_.block_count);
+  tags_.resize(layout_.block_count);
+  return absl::OkStatus();
 }
 
 absl::StatusOr<CacheMemory> CacheMemory::Adopt(CacheFile file, HostPool* pool,
@@ -177,13 +182,14 @@ int32_t CacheMemory::RowsBacked(int32_t block, int32_t generation) const {
   return rows;
 }
 
-void CacheMemory::Release(bool keep_file) {
+void CacheMemory::Release(bool keep_file, bool untouched) {
   registrations_.clear();
   block_generation_.reset();
   backed_generation_.reset();
   // Before its rows are anybody else's.
   if (file_.valid() && !keep_file) file_.Remove();
   file_ = CacheFile();
+  if (untouched) part_.GiveBackUntouched();
   part_ = PoolPart();
 }
 

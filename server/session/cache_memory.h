@@ -6,6 +6,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <vector>
@@ -34,11 +35,13 @@ struct SharedRange {
 // Not thread-safe; what it returns is good until Release.
 class CacheMemory {
  public:
-  // Zeros. `layout` is valid. Errors: those of HostPool::Carve, SharedMemory::Create,
-  // PoolFolder::NewCacheFile, DeviceBackend::RegisterHost; nothing stays taken.
+  // Zeros. `layout` is valid; `may_go_on` as in HostPool::Carve. Errors: those of HostPool::Carve,
+  // SharedMemory::Create, PoolFolder::NewCacheFile, DeviceBackend::RegisterHost; nothing stays
+  // taken.
   static absl::StatusOr<CacheMemory> Create(absl::string_view name, const CacheAccess& access,
                                             const CacheLayout& layout, HostPool* pool,
-                                            DeviceBackend* backend);
+                                            DeviceBackend* backend,
+                                            const std::function<absl::Status()>& may_go_on);
   // What an earlier daemon left. Errors: those of HostPool::Adopt, DeviceBackend::RegisterHost.
   static absl::StatusOr<CacheMemory> Adopt(CacheFile file, HostPool* pool, DeviceBackend* backend);
 
@@ -61,10 +64,13 @@ class CacheMemory {
   // What it takes of the pool.
   int64_t pool_bytes() const { return part_.size_bytes(); }
 
-  // Gives everything back; no later daemon finds it, unless `keep_file`.
-  void Release(bool keep_file);
+  // Gives everything back; no later daemon finds it, unless `keep_file`. `untouched`: nobody had
+  // its part of the pool, so that the next one need not wipe it.
+  void Release(bool keep_file, bool untouched = false);
 
  private:
+  // Generations and records, where there is no file for them.
+  absl::Status MakeTracking();
   absl::Status Register(DeviceBackend* backend);
 
   HostPool* pool_ = nullptr;

@@ -214,8 +214,9 @@ absl::StatusOr<AttachResult> Node::Impl::Attach(absl::string_view session_id, co
   const absl::Status made = [&]() -> absl::Status {
     // One of an earlier daemon is there before its memory is pinned.
     KVTIER_RETURN_IF_ERROR(pool_->CheckReady());
-    if (place.creator) KVTIER_RETURN_IF_ERROR(MakeCache(place.slot.get(), deadline));
+    if (place.creator) KVTIER_RETURN_IF_ERROR(MakeCache(session_id, place.slot.get(), deadline));
     KVTIER_ASSIGN_OR_RETURN(attachment, MakeAttachment(session_id, place.slot, device, deadline));
+    place.slot->cache->HandOut();
     KVTIER_ASSIGN_OR_RETURN(result.segments, attachment->IssueSegments(&tokens_));
     // The commit point.
     MutexLock lock(&mutex_);
@@ -239,11 +240,20 @@ absl::StatusOr<AttachResult> Node::Impl::Attach(absl::string_view session_id, co
   return result;
 }
 
-absl::Status Node::Impl::MakeCache(CacheSlot* slot, absl::Time deadline) {
+absl::Status Node::Impl::MakeCache(absl::string_view session_id, CacheSlot* slot,
+                                   absl::Time deadline) {
   KVTIER_RETURN_IF_ERROR(CountPoolBytes(slot, deadline));
+  // Wiping what others left takes seconds where the cache is large.
+  const auto may_go_on = [&]() -> absl::Status {
+    if (clock_->Now() >= deadline) {
+      return DeadlinePassed("what was wiped for the cache stays so: another call has less to do");
+    }
+    MutexLock lock(&mutex_);
+    return sessions_.contains(session_id) ? absl::OkStatus() : SessionClosed(session_id);
+  };
   while (true) {
     absl::StatusOr<std::shared_ptr<Cache>> cache =
-        Cache::Create(slot->name, slot->access, slot->layout, pool_, backend_, clock_);
+        Cache::Create(slot->name, slot->access, slot->layout, pool_, backend_, clock_, may_go_on);
     if (cache.ok()) {
       MutexLock lock(&mutex_);
       slot->cache = *std::move(cache);

@@ -140,7 +140,7 @@ class Node::Impl {
                                                             const Peer& peer,
                                                             const AttachOptions& options,
                                                             bool* creator) KVTIER_REQUIRES(mutex_);
-  absl::Status MakeCache(CacheSlot* slot, absl::Time deadline);
+  absl::Status MakeCache(absl::string_view session_id, CacheSlot* slot, absl::Time deadline);
   absl::StatusOr<std::shared_ptr<Attachment>> MakeAttachment(absl::string_view session_id,
                                                              const std::shared_ptr<CacheSlot>& slot,
                                                              const DeviceInfo& device,
