@@ -30,11 +30,11 @@ const v1::Device* FindDevice(const v1::SessionOpened& opened, const std::string&
 
 absl::StatusOr<v1::AttachCacheResponse> CallAttach(const Connection& connection,
                                                    const v1::AttachCacheRequest& request,
-                                                   absl::Duration wait_for_pool) {
-  const absl::Time pool_deadline = absl::Now() + wait_for_pool;
+                                                   const AttachOptions& options) {
+  const absl::Time pool_deadline = absl::Now() + options.wait_for_pool;
   for (;;) {
     absl::StatusOr<v1::AttachCacheResponse> answer = connection.Call(
-        "AttachCache", &v1::KvTier::Stub::AttachCache, request, connection.options().call_timeout);
+        "AttachCache", &v1::KvTier::Stub::AttachCache, request, options.attach_timeout);
     const absl::Duration left = pool_deadline - absl::Now();
     if (ErrorReasonOf(answer.status()) != "POOL_PINNING" || left <= absl::ZeroDuration()) {
       return answer;
@@ -51,6 +51,9 @@ absl::StatusOr<Cache> Cache::Attach(const Session& session, const AttachOptions&
   if (options.kernel_threads < 1 || options.kernel_threads > cpu::Executor::kThreadsMax) {
     return ArgumentError("kernel_threads", absl::StrCat(options.kernel_threads),
                          absl::StrCat("in 1..", cpu::Executor::kThreadsMax));
+  }
+  if (options.attach_timeout <= absl::ZeroDuration()) {
+    return ArgumentError("attach_timeout", absl::FormatDuration(options.attach_timeout), "> 0");
   }
   if (absl::Status status = connection->CheckCall(); !status.ok()) return status;
   if (!connection->ClaimCache(options.cache)) {
@@ -76,8 +79,7 @@ absl::StatusOr<Cache> Cache::Attach(const Session& session, const AttachOptions&
   if (options.retain.has_value()) *request.mutable_retain() = *options.retain;
   if (options.share.has_value()) *request.mutable_share() = *options.share;
   request.set_replace_kept(options.replace_kept);
-  absl::StatusOr<v1::AttachCacheResponse> answer =
-      CallAttach(*connection, request, options.wait_for_pool);
+  absl::StatusOr<v1::AttachCacheResponse> answer = CallAttach(*connection, request, options);
   if (!answer.ok()) return answer.status();
   absl::Cleanup detach = [&] {
     v1::DetachCacheRequest undo;

@@ -57,8 +57,8 @@ struct AttachOptions {
   // Where the hot buffers go. Empty: the daemon's only device.
   std::string device_uuid;
   int32_t kernel_threads = 1;  // of in-process calls, the caller's included; 1..64
-  // Tries again for so long while the daemon still pins its host pool (POOL_PINNING).
-  absl::Duration wait_for_pool = absl::ZeroDuration();
+  absl::Duration wait_for_pool = absl::ZeroDuration();  // tries again so long at POOL_PINNING
+  absl::Duration attach_timeout = absl::Seconds(60);    // of one try: kvtier.proto says why. > 0
   std::optional<v1::Retention> retain;  // as in AttachCacheRequest, like the next two
   std::optional<v1::Sharing> share;
   bool replace_kept = false;

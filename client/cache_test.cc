@@ -99,6 +99,18 @@ TEST_F(CacheTest, WaitsWhileThePoolIsPinned) {
   EXPECT_TRUE(cache.ok()) << cache.status();
 }
 
+TEST_F(CacheTest, AttachingHasATimeOfItsOwn) {
+  Open(absl::Seconds(5));
+  ASSERT_TRUE(Attach().ok());
+  EXPECT_GT(daemon_.attach_patience(), absl::Seconds(30));
+  EXPECT_LT(daemon_.attach_patience(), absl::Seconds(90)) << "60, as gRPC rounds it";
+  ASSERT_TRUE(
+      Cache::Attach(*session_,
+                    {.cache = "kv", .layout = SmallLayout(), .attach_timeout = absl::Minutes(8)})
+          .ok());
+  EXPECT_GT(daemon_.attach_patience(), absl::Minutes(7));
+}
+
 TEST_F(CacheTest, ArgumentsAreChecked) {
   absl::StatusOr<Cache> cache = Attach();
   ASSERT_TRUE(cache.ok()) << cache.status();
@@ -128,6 +140,11 @@ TEST_F(CacheTest, ArgumentsAreChecked) {
       Cache::Attach(*session_, {.cache = "b", .layout = SmallLayout(), .kernel_threads = 0})
           .status(),
       "kernel_threads");
+  expect_refused(
+      Cache::Attach(*session_,
+                    {.cache = "b", .layout = SmallLayout(), .attach_timeout = absl::ZeroDuration()})
+          .status(),
+      "attach_timeout");
 }
 
 TEST_F(CacheTest, TensorsAreChecked) {

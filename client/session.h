@@ -59,7 +59,8 @@ struct SessionOptions {
   std::string socket_path;
   // For operators: the name of the process or engine. At most 128 bytes.
   std::string client_name;
-  // Longest time that any call waits for the daemon. > 0.
+  // Longest time that any call waits for the daemon, but AttachCache, which has a time of its own
+  // (AttachOptions). > 0.
   absl::Duration call_timeout = absl::Seconds(5);
   // Open() waits up to call_timeout for a daemon that is not there yet.
   bool wait_for_daemon = false;

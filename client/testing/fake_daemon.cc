@@ -158,8 +158,18 @@ grpc::Status FakeDaemon::OpenSession(grpc::ServerContext*, const v1::OpenSession
   }
 }
 
-grpc::Status FakeDaemon::AttachCache(grpc::ServerContext*, const v1::AttachCacheRequest* request,
+absl::Duration FakeDaemon::attach_patience() {
+  MutexLock lock(&mutex_);
+  return attach_patience_;
+}
+
+grpc::Status FakeDaemon::AttachCache(grpc::ServerContext* context,
+                                     const v1::AttachCacheRequest* request,
                                      v1::AttachCacheResponse* response) {
+  {
+    MutexLock lock(&mutex_);
+    attach_patience_ = absl::FromChrono(context->deadline()) - absl::Now();
+  }
   *response = cache_.answer();
   return Enter(absl::StrCat("AttachCache ", request->cache()));
 }

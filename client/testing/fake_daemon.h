@@ -44,6 +44,8 @@ class FakeDaemon final : private v1::KvTier::Service {
   // Ends all sessions' calls, as the death of a daemon does, with `status`.
   void EndSessions(const grpc::Status& status);
 
+  // How long the last AttachCache's client would wait when it came.
+  absl::Duration attach_patience();
   // Names of the calls that came, in order, "AdmitRequest r1".
   std::vector<std::string> calls();
 
@@ -85,6 +87,7 @@ class FakeDaemon final : private v1::KvTier::Service {
   int32_t ends_ KVTIER_CLIENT_GUARDED_BY(mutex_) = 0;  // of sessions, so far
   grpc::Status end_status_ KVTIER_CLIENT_GUARDED_BY(mutex_);
   std::vector<v1::SessionEvent> events_ KVTIER_CLIENT_GUARDED_BY(mutex_);
+  absl::Duration attach_patience_ KVTIER_CLIENT_GUARDED_BY(mutex_);
   std::vector<std::string> calls_ KVTIER_CLIENT_GUARDED_BY(mutex_);
   int32_t regions_ KVTIER_CLIENT_GUARDED_BY(mutex_) = 0;
   int32_t blocks_ KVTIER_CLIENT_GUARDED_BY(mutex_) = 0;

@@ -47,8 +47,12 @@ inline constexpr int32_t kOperationsInFlightMax = 1024;
 // What these keep of rows and names that came in messages: as much as the steps of a RunSteps call
 // may have between reading and answering, and forty of the largest backups.
 inline constexpr int64_t kInlineBytesInFlightMax = int64_t{32} << 20;
-// A call without a deadline is given this one.
+// A call without a deadline is given this one, and a later one of the client's ends here as well: a
+// control thread is not held for longer by a device that stands still.
 inline constexpr absl::Duration kCallDurationMax = absl::Seconds(30);
+// The same for an attach that says when it must be done: it may have hundreds of GiB to wipe, and
+// the whole pool to register with a GPU's driver.
+inline constexpr absl::Duration kAttachDurationMax = absl::Minutes(10);
 // A device that ends nothing of what it was given for so long does nothing any more: the largest
 // backup of a call takes a second, and another process's kernels give way after milliseconds.
 inline constexpr absl::Duration kDevicePatience = absl::Seconds(10);
@@ -68,6 +72,7 @@ static_assert(kRowBytesMax % kRowAlignment == 0);
 static_assert(kArrayAlignmentBytes % kRowAlignment == 0);
 static_assert(kPinChunkBytes % kPoolAlignmentBytes == 0);
 static_assert(kControlQueueMax >= kControlThreads);
+static_assert(kAttachDurationMax >= kCallDurationMax);
 static_assert(kTcpConnectionsPerAddress <= kTcpConnectionsMax);
 
 }  // namespace kvtier

@@ -1,19 +1,21 @@
 #include "server/service/call_deadline.h"
 
 #include <algorithm>
-#include <chrono>
 
 #include "server/core/error.h"
-#include "server/core/limits.h"
 
 namespace kvtier {
 
-absl::Time DeadlineOf(const grpc::CallbackServerContext& context, const Clock& clock) {
+absl::Time DeadlineOf(const grpc::CallbackServerContext& context, const Clock& clock,
+                      absl::Duration longest) {
+  return LimitDeadline(context.deadline(), clock.Now(), longest);
+}
+
+absl::Time LimitDeadline(std::chrono::system_clock::time_point of_client, absl::Time now,
+                         absl::Duration longest) {
+  if (of_client == std::chrono::system_clock::time_point::max()) return now + kCallDurationMax;
   // A client that would wait for a day must not hold a control thread so long.
-  const absl::Time limit = clock.Now() + kCallDurationMax;
-  const std::chrono::system_clock::time_point deadline = context.deadline();
-  if (deadline == std::chrono::system_clock::time_point::max()) return limit;
-  return std::min(limit, absl::FromChrono(deadline));
+  return std::min(now + longest, absl::FromChrono(of_client));
 }
 
 absl::Status CheckNotExpired(absl::Time deadline, const Clock& clock) {

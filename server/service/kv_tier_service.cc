@@ -85,7 +85,7 @@ grpc::ServerUnaryReactor* KvTierService::RunControl(grpc::CallbackServerContext*
                                                     const ControlCall& control, ControlVerb verb) {
   auto* call = new UnaryCall(context_->open_calls, {context_->call_log, context, control.name},
                              UnaryCall::OnCancellation::kTell);
-  const absl::Time deadline = DeadlineOf(*context, *clock_);
+  const absl::Time deadline = DeadlineOf(*context, *clock_, control.duration_max);
   const absl::StatusOr<WorkerCaller> caller = CheckStart(*context, control.session_id, deadline);
   absl::Status status = caller.status();
   std::shared_ptr<UnreadAnswers::Place> place;
@@ -179,20 +179,23 @@ grpc::ServerUnaryReactor* KvTierService::AttachCache(grpc::CallbackServerContext
                                                      const v1::AttachCacheRequest* request,
                                                      v1::AttachCacheResponse* response) {
   const int32_t uid = access_->WorkerOf(*context).value_or(WorkerCaller()).peer.uid;
-  return RunControl(
-      context,
-      {.name = "AttachCache", .session_id = request->session_id(), .cache = request->cache()},
-      [this, request, response, uid](const Patience& patience) -> absl::Status {
-        KVTIER_RETURN_IF_ERROR(CheckCacheName(request->cache()));
-        KVTIER_ASSIGN_OR_RETURN(const CacheLayout layout, LayoutFromProto(*request));
-        KVTIER_ASSIGN_OR_RETURN(const AttachResult result,
-                                node_->AttachCache(request->session_id(), request->cache(), layout,
-                                                   request->device_uuid(), patience.deadline(),
-                                                   AttachOptionsFromProto(*request)));
-        *response = ToProto(result);
-        NoteUser(uid);
-        return absl::OkStatus();
-      });
+  return RunControl(context,
+                    {.name = "AttachCache",
+                     .session_id = request->session_id(),
+                     .cache = request->cache(),
+                     .duration_max = kAttachDurationMax},
+                    [this, request, response, uid](const Patience& patience) -> absl::Status {
+                      KVTIER_RETURN_IF_ERROR(CheckCacheName(request->cache()));
+                      KVTIER_ASSIGN_OR_RETURN(const CacheLayout layout, LayoutFromProto(*request));
+                      KVTIER_ASSIGN_OR_RETURN(
+                          const AttachResult result,
+                          node_->AttachCache(request->session_id(), request->cache(), layout,
+                                             request->device_uuid(), patience.deadline(),
+                                             AttachOptionsFromProto(*request)));
+                      *response = ToProto(result);
+                      NoteUser(uid);
+                      return absl::OkStatus();
+                    });
 }
 
 void KvTierService::NoteUser(int32_t uid) {

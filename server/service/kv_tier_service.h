@@ -94,6 +94,7 @@ class KvTierService final : public v1::KvTier::CallbackService {
     const std::string& session_id;
     const std::string& cache;
     Where where = Where::kExecutor;
+    absl::Duration duration_max = kCallDurationMax;
     int64_t answer_bytes_max = 0;  // of an answer that may be so large that it takes a place
   };
   // Fills the response if it succeeds.

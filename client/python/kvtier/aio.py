@@ -108,6 +108,7 @@ class AsyncSession(verbs.SessionBase):
 
     async def attach(self, cache: str, layout: CacheLayout, *, device_uuid: str = "",
                      kernel_threads: int = 1, wait_for_pool: float = 60.0,
+                     attach_timeout: float = 60.0,
                      retain: Optional[Retention] = None,
                      replace_kept: bool = False,
                      share: Optional[Sharing] = None) -> "AsyncCache":
@@ -121,7 +122,7 @@ class AsyncSession(verbs.SessionBase):
             memory = None if device is None else segments.Memory(device, kernel_threads)
             message = attach_message(connection, cache, layout, device_uuid, retain,
                                      replace_kept, share)
-            answer = await self._attach_when_pinned(message, wait_for_pool)
+            answer = await self._attach_when_pinned(message, wait_for_pool, attach_timeout)
             try:
                 arrays = await self._loop.run_in_executor(
                     None, map_answer, answer, message, device, memory, connection.redeem_token)
@@ -137,11 +138,14 @@ class AsyncSession(verbs.SessionBase):
         self._caches[cache] = weakref.ref(found)
         return found
 
-    async def _attach_when_pinned(self, message: dict, wait_for_pool: float) -> Any:
+    async def _attach_when_pinned(self, message: dict, wait_for_pool: float,
+                                  timeout: float) -> Any:
+        if not timeout > 0:
+            raise argument_error("attach_timeout", timeout, "> 0")
         deadline = time.monotonic() + wait_for_pool
         while True:
             try:
-                return await self.call("AttachCache", message)
+                return await self.call("AttachCache", message, timeout)
             except KvtierError as error:
                 left = deadline - time.monotonic()
                 if error.reason != "POOL_PINNING" or left <= 0:

@@ -38,10 +38,10 @@ def open_session(socket_path: str, *, client_name: str = "", call_timeout: float
     """Opens a session with the daemon at `socket_path`, a Unix socket of at most 107 bytes.
 
     `client_name`: for operators, at most 128 bytes. `call_timeout`: seconds that any call waits for
-    the daemon. `wait_for_daemon`: wait so long for a daemon that is not there yet. `fd_socket_path`:
-    where descriptors are passed, if this process sees that socket under another path than the daemon
-    does. `on_event` hears of changes, in order, on the session's thread; it may make calls, and must
-    not close the session.
+    the daemon, but `attach`, which has a time of its own. `wait_for_daemon`: wait so long for a
+    daemon that is not there yet. `fd_socket_path`: where descriptors are passed, if this process sees
+    that socket under another path than the daemon does. `on_event` hears of changes, in order, on the
+    session's thread; it may make calls, and must not close the session.
 
     Errors: INVALID_ARGUMENT; UNAVAILABLE where no daemon answers, with what is wrong, or it drains;
     RESOURCE_EXHAUSTED; UNIMPLEMENTED where another server answers, or a daemon of another API;
@@ -121,17 +121,20 @@ class Session(verbs.SessionBase):
 
     def attach(self, cache: str, layout: CacheLayout, *, device_uuid: str = "",
                kernel_threads: int = 1, wait_for_pool: float = 60.0,
-               retain: Optional[Retention] = None, replace_kept: bool = False,
-               share: Optional[Sharing] = None) -> Cache:
+               attach_timeout: float = 60.0, retain: Optional[Retention] = None,
+               replace_kept: bool = False, share: Optional[Sharing] = None) -> Cache:
         """Creates or joins a cache and maps its memory.
 
         `cache`: 1..128 bytes of [A-Za-z0-9._/-]; sessions that name the same cache share its host
         rows. `device_uuid`: where the hot buffers go; empty: the daemon's only device.
         `kernel_threads`: of in-process calls on a CPU, 1..64. `wait_for_pool`: seconds to try while
-        the daemon still pins its host pool. `retain`: what stays of the cache when its sessions are
-        gone, from now on; None: as it is. `replace_kept`: a cache without sessions that has another
-        layout is dropped for this one. `share`: who else may attach, if this call makes the cache;
-        None: nobody but this process's user, or as it is.
+        the daemon still pins its host pool. `attach_timeout`: seconds that one try waits for the
+        daemon, in the place of `call_timeout`: the first attach on a GPU registers the whole pool
+        with it (some 30 ms a GiB), and what others left in this cache's part has to be wiped (0.1 s
+        a GiB); beyond 10 minutes the daemon does not go. `retain`: what stays of the cache when its
+        sessions are gone, from now on; None: as it is. `replace_kept`: a cache without sessions that
+        has another layout is dropped for this one. `share`: who else may attach, if this call makes
+        the cache; None: nobody but this process's user, or as it is.
 
         Errors: as AttachCache; UNIMPLEMENTED for a GPU where the package was built without CUDA,
         DEVICE_UNKNOWN for one that this process cannot see, ALREADY_EXISTS if this session has a
@@ -145,7 +148,7 @@ class Session(verbs.SessionBase):
             memory = None if device is None else segments.Memory(device, kernel_threads)
             message = attach_message(connection, cache, layout, device_uuid, retain,
                                      replace_kept, share)
-            answer = self._attach_when_pinned(message, wait_for_pool)
+            answer = self._attach_when_pinned(message, wait_for_pool, attach_timeout)
             try:
                 arrays = map_answer(answer, message, device, memory, connection.redeem_token)
                 found = Cache(self, cache, answer, arrays, device)
@@ -159,11 +162,14 @@ class Session(verbs.SessionBase):
         self._caches[cache] = weakref.ref(found)
         return found
 
-    def _attach_when_pinned(self, message: dict, wait_for_pool: float) -> Any:
+    def _attach_when_pinned(self, message: dict, wait_for_pool: float,
+                            timeout: float) -> Any:
+        if not timeout > 0:
+            raise argument_error("attach_timeout", timeout, "> 0")
         deadline = time.monotonic() + wait_for_pool
         while True:
             try:
-                return self.call("AttachCache", message)
+                return self.call("AttachCache", message, timeout)
             except KvtierError as error:
                 left = deadline - time.monotonic()
                 if error.reason != "POOL_PINNING" or left <= 0:

@@ -102,6 +102,20 @@ class AnswersTest(unittest.TestCase):
             self.attach_with(LIES[0][2])
         self.session.attach("kv", self.layout)
 
+    def test_attaching_has_a_time_of_its_own(self):
+        call, times = Session.call, []
+
+        def timed(session, name, fields, timeout=None):
+            times.append((name, timeout))
+            return call(session, name, fields, timeout)
+        with unittest.mock.patch.object(Session, "call", timed):
+            self.session.attach("kv", self.layout).close()
+            self.session.attach("kv", self.layout, attach_timeout=480.0).close()
+        self.assertEqual([time for name, time in times if name == "AttachCache"], [60.0, 480.0])
+        with self.assertRaises(kvtier.InvalidArgumentError) as raised:
+            self.session.attach("kv", self.layout, attach_timeout=0)
+        self.assertIn("attach_timeout", str(raised.exception))
+
     def test_the_truth(self):
         self.attach_with(lambda answer: None)
 
