@@ -18,7 +18,8 @@ namespace {
 
 constexpr int kBacklog = 4096;
 // A peer that is gone without a word (a machine, a cable) is found dead after that long, in which
-// it is asked each minute. The kernel asks the peer's kernel: who is stopped lives.
+// it is asked each minute. The kernel asks the peer's kernel: who is stopped lives,
+// as long as there is room at its side for what comes.
 constexpr int kSilenceSeconds = 60, kProbesMax = 10;
 constexpr int kDeadSeconds = kSilenceSeconds * (1 + kProbesMax);
 
@@ -49,7 +50,10 @@ UniqueFd ListenAt(const addrinfo& where, uint16_t port, bool both_families) {
   SetOption(fd.get(), IPPROTO_TCP, TCP_KEEPIDLE, kSilenceSeconds);
   SetOption(fd.get(), IPPROTO_TCP, TCP_KEEPINTVL, kSilenceSeconds);
   SetOption(fd.get(), IPPROTO_TCP, TCP_KEEPCNT, kProbesMax);
-  // Also with data under way, which the kernel would send again for a quarter of an hour.
+  // Also with data under way, which the kernel would send again for a quarter of an hour. That ends
+  // as well who is there but has stopped reading: data that has waited so long for room at a peer,
+  // though its kernel answers, is taken for the same. Without the option such a peer would keep its
+  // connection, and what it has not read, for good.
   SetOption(fd.get(), IPPROTO_TCP, TCP_USER_TIMEOUT, kDeadSeconds * 1000);
   if (bind(fd.get(), reinterpret_cast<const sockaddr*>(&address), where.ai_addrlen) != 0 ||
       listen(fd.get(), kBacklog) != 0) {
