@@ -121,10 +121,8 @@ KVTIER_RESOLVER __device__ inline bool KVTIER_RESOLVER_OF::BuildIndex() {
   __syncthreads();
   bool complete = true;
 #pragma unroll 1
-  for (int32_t first = Warp() * kInserts; first < hot_size(); first += warps() * kInserts) {
-    const int32_t h = first + Lane() / kIndexBucketSlots;
-    const int32_t slot = h < hot_size() ? owner[h] : kNone;
-    complete &= index().Insert(slot < 0 ? kNone : h, slot, nullptr);
+  for (int32_t h = Thread(); h < hot_size(); h += threads()) {
+    if (owner[h] >= 0) complete &= index().Insert(h, owner[h], nullptr);
   }
   __syncthreads();
 #pragma unroll 1
@@ -141,7 +139,7 @@ KVTIER_RESOLVER __device__ inline void KVTIER_RESOLVER_OF::Answer(int32_t word, 
   const bool exists = kExact || position < top_k();
   const bool is_lookup = slot >= 0 && slot != newest_;
   if (hot_slot >= 0) Shared<uint8_t>(t_.is_hit)[hot_slot] = 1;
-  if (!writes_) return;
+  if (!writes()) return;
   int32_t answer = hot_slot < 0 ? kNone : base_ + hot_slot;
   const uint32_t others = __ballot_sync(kAllLanes, exists && !is_lookup);
   if (others != 0 && exists && !is_lookup) {

@@ -32,7 +32,7 @@ KVTIER_RESOLVER __device__ inline void KVTIER_RESOLVER_OF::WaitForOthers() {
 
 KVTIER_RESOLVER __device__ inline void KVTIER_RESOLVER_OF::Leave() {
   WaitForOthers();
-  if (!writes_ || !AgreesOnSources()) return;
+  if (!writes() || !AgreesOnSources()) return;
   while (arrivals_ < kArrivals) {
     Arrive();
     WaitForOthers();
@@ -53,10 +53,10 @@ KVTIER_RESOLVER __device__ inline void KVTIER_RESOLVER_OF::AgreeOnSources() {
     return;
   }
   WaitForOthers();
-  if (writes_) FindSources();
+  if (writes()) FindSources();
   Arrive();
   WaitForOthers();
-  if (!writes_) {
+  if (!writes()) {
     AcquireFromSystem();
     int32_t* const slot = Shared<int32_t>(t_.slot);
 #pragma unroll 1
@@ -88,7 +88,10 @@ __device__ inline bool KVTIER_RESOLVER_OF::FindMissing(int32_t turn, const Funct
     WaitForCopies();
     __syncthreads();
   }
-  Arrive();
+  // The others will write what this thread has read, and it has written nothing that they read.
+  ArriveFencedAtCluster();
+  ++arrivals_;
+  must_wait_ = true;
   builds_ = !index().IsUsable();
   if (builds_ && !BuildIndex()) return false;
 
@@ -107,7 +110,7 @@ __device__ inline bool KVTIER_RESOLVER_OF::FindMissing(int32_t turn, const Funct
     ClearTable();
   }
   if constexpr (kAged) {
-    if (missing_ > 0 || writes_) AgeScores();
+    if (missing_ > 0 || writes()) AgeScores();
   }
   uint32_t largest = 0, order_sum = 0, hits = 0;
   for (int32_t w = first_order_word(); w < end_order_word(); w += kOrderWords) {
@@ -163,7 +166,7 @@ KVTIER_RESOLVER __device__ inline int32_t KVTIER_RESOLVER_OF::NoteMissing() {
     const int32_t slot = Shared<int32_t>(t_.slot)[q];
     const bool is_tracked = p_.tracking.backed_generation != nullptr;
     if (is_tracked || slot >= p_.shape.slot_count) flags |= kDoubted;
-    if (!is_tracked || !writes_ || slot >= p_.shape.slot_count) continue;
+    if (!is_tracked || !writes() || slot >= p_.shape.slot_count) continue;
     CopyAsync<4>(Shared<int32_t>(t_.backed) + q, p_.tracking.backed_generation + slot);
     CopyAsync<4>(Shared<int32_t>(t_.current) + q,
                  p_.tracking.block_generation + slot / p_.shape.block_size);
@@ -219,12 +222,16 @@ KVTIER_RESOLVER __device__ inline void KVTIER_RESOLVER_OF::FindSources() {
     }
     *slot = kNone;
     const bool is_miss = !repeats_ || Shared<uint16_t>(t_.first)[q] == q;
-    if (writes_ && is_miss) BlockCounts(Shared<int32_t>(t_.counts)).Add(refusal, 1);
+    if (writes() && is_miss) BlockCounts(Shared<int32_t>(t_.counts)).Add(refusal, 1);
   }
 }
 
 KVTIER_RESOLVER __device__ inline void KVTIER_RESOLVER_OF::Resolve() {
-  if (missing_ == 0) return;
+  if (missing_ == 0) {
+    WaitForOthers();
+    Reorder();
+    return;
+  }
   const int32_t flags_of_warp =
       static_cast<int32_t>(__reduce_or_sync(kAllLanes, static_cast<uint32_t>(NoteMissing())));
   if (Lane() == 0 && flags_of_warp != 0) atomicOr(words() + kFlags, flags_of_warp);
@@ -237,6 +244,8 @@ KVTIER_RESOLVER __device__ inline void KVTIER_RESOLVER_OF::Resolve() {
   const int32_t flags = words()[kFlags];
   repeats_ = (flags & kRepeats) != 0;
   if (repeats_) NumberFirsts();
+  WaitForOthers();
+  if constexpr (!kAged) Reorder();
   if constexpr (kAged) {
     if (repeats_) {  // there are fewer misses than it was found for
       if (Warp() == warps() - 1) FindLimit();

@@ -68,27 +68,14 @@ KVTIER_RESOLVER __device__ inline void KVTIER_RESOLVER_OF::ListVictims() {
   });
 }
 
+// The new order, once there are as many misses as there will be. The others must have read the old
+// one.
 KVTIER_RESOLVER __device__ inline void KVTIER_RESOLVER_OF::Reorder() {
+  if (!WritesOrder()) return;
   int16_t* const lru = p_.state.lru + int64_t{region_} * hot_size();
-  if (kAged && missing_ > 0) {
-    StoreListedOrder(lru);
-    return;
-  }
   ForEachMove([lru](uint32_t hot_slot, int32_t, int32_t to) {
     StoreRelaxed(lru + to, static_cast<int16_t>(hot_slot));
   });
-}
-
-// As ListDraws() has found it.
-KVTIER_RESOLVER __device__ inline void KVTIER_RESOLVER_OF::StoreListedOrder(int16_t* lru) const {
-  if constexpr (kExact) {  // two at a time
-    const auto* const listed = Shared<uint32_t>(t_.new_order);
-    auto* const out = reinterpret_cast<uint32_t*>(lru);
-    for (int32_t i = Thread(); i < kHotSize / 2; i += kThreads) StoreRelaxed(out + i, listed[i]);
-  } else {
-    const auto* const listed = Shared<int16_t>(t_.new_order);
-    for (int32_t i = Thread(); i < hot_size(); i += threads()) StoreRelaxed(lru + i, listed[i]);
-  }
 }
 
 }  // namespace kvtier::cuda

@@ -7,12 +7,9 @@
 namespace kvtier::cuda {
 
 // The newest row is being rewritten, so a copy of what was there before is stale. A barrier is
-// behind it if images that PlaceMisses() writes have been read before it.
+// behind it if owners, which PlaceMiss() writes, have been asked about it.
 KVTIER_RESOLVER __device__ inline void KVTIER_RESOLVER_OF::DropNewest() {
-  if (p_.newest_slot == nullptr) {
-    if (kAged && !kExact) __syncthreads();
-    return;
-  }
+  if (p_.newest_slot == nullptr) return;
   if constexpr (kAged) {
     if (newest_ >= 0 && kept_ == newest_ && Thread() == 0)
       cuda::DropKept(p_.state.kept + region_, 1, newest_);
@@ -34,49 +31,50 @@ KVTIER_RESOLVER __device__ inline void KVTIER_RESOLVER_OF::DropNewest() {
   __syncthreads();
 }
 
-KVTIER_RESOLVER __device__ inline void KVTIER_RESOLVER_OF::PlaceMisses() {
-  int32_t* const owner = p_.state.owner + int64_t{region_} * hot_size();
-  const int64_t plan_start = PlanStart(plan_.units == nullptr ? row_ : region_, top_k());
-  BlockCounts counts(Shared<int32_t>(t_.counts));
-#pragma unroll 1
-  for (int32_t start = 0; start < misses_; start += threads()) {
-    const int32_t m = start + Thread();
-    bool evicts = false;
-    if (m < misses_) {
-      const int32_t hot_slot = VictimOf(m), slot = source(m);
-      Shared<int32_t>(t_.owner)[hot_slot] = slot;
-      evicts = atomicExch(owner + hot_slot, slot) >= 0;
-      if constexpr (kAged) {
-        Shared<uint8_t>(t_.score)[hot_slot] = slot < 0 ? kNoScore : kMissScore;
-        if (slot == kept_) counts.Add(Counter::kRowsKept, 1);
-      }
-      if (p_.miss_mask != nullptr && slot >= 0) {
-        const int32_t position = Shared<uint16_t>(t_.position)[OriginOf(m)];
-        p_.miss_mask[int64_t{row_} * top_k() + position] = 1;
-      }
-      if (writes_plan_) {
-        plan_.slots[plan_start + m] = KeptOr(slot);
-        plan_.hot_rows[plan_start + m] = base_ + hot_slot;
-      }
-    }
-    counts.CountLanes(Counter::kEvictions, evicts);
+// All that miss m changes but the index. Returns who owned its hot slot until now.
+KVTIER_RESOLVER __device__ inline int32_t KVTIER_RESOLVER_OF::PlaceMiss(int32_t m) {
+  const int32_t hot_slot = VictimOf(m), slot = source(m);
+  Shared<int32_t>(t_.owner)[hot_slot] = slot;
+  const int32_t before =
+      atomicExch(p_.state.owner + int64_t{region_} * hot_size() + hot_slot, slot);
+  if constexpr (kAged) {
+    Shared<uint8_t>(t_.score)[hot_slot] = slot < 0 ? kNoScore : kMissScore;
+    if (slot == kept_) BlockCounts(Shared<int32_t>(t_.counts)).Add(Counter::kRowsKept, 1);
   }
-#pragma unroll 1
-  for (int32_t q = Thread(); q < missing_; q += threads()) {
-    hot_indices_[Shared<uint16_t>(t_.position)[q]] = hot_row(MissOf(q));
+  if (p_.miss_mask != nullptr && slot >= 0) {
+    const int32_t position = Shared<uint16_t>(t_.position)[OriginOf(m)];
+    p_.miss_mask[int64_t{row_} * top_k() + position] = 1;
   }
+  if (writes_plan_) {
+    const int64_t start = PlanStart(plan_.units == nullptr ? row_ : region_, top_k());
+    plan_.slots[start + m] = KeptOr(slot);
+    plan_.hot_rows[start + m] = base_ + hot_slot;
+  }
+  return before;
 }
 
 KVTIER_RESOLVER __device__ inline void KVTIER_RESOLVER_OF::Place() {
   WaitForOthers();
-  if (missing_ > 0 || blocks_ < kBlocksMany) Reorder();
   DropNewest();
   if (misses_ > 0) {
-    PlaceMisses();
-    __syncthreads();  // what it has counted, and the images of owners and scores
+    // Outputs are written while the first owners are on their way back.
+    int32_t before = kNone;
+    if (Thread() < misses_) before = PlaceMiss(Thread());
+#pragma unroll 1
+    for (int32_t q = Thread(); q < missing_; q += threads()) {
+      hot_indices_[Shared<uint16_t>(t_.position)[q]] = hot_row(MissOf(q));
+    }
+    BlockCounts counts(Shared<int32_t>(t_.counts));
+    counts.CountLanes(Counter::kEvictions, before >= 0);
+#pragma unroll 1
+    for (int32_t start = threads(); start < misses_; start += threads()) {
+      const int32_t m = start + Thread();
+      counts.CountLanes(Counter::kEvictions, m < misses_ && PlaceMiss(m) >= 0);
+    }
+    __syncthreads();  // what was counted, and the images of owners and scores
   }
   if constexpr (kAged) StoreScores();
-  if (blocks_ < kBlocksMany) KeepIndex();
+  if (keeps_index()) KeepIndex();
   if (Thread() != 0) return;
   if (p_.valid_counts != nullptr) p_.valid_counts[row_] = top_k() - (words()[kTally] & 0xffff);
   if (!writes_plan_) return;
@@ -85,14 +83,10 @@ KVTIER_RESOLVER __device__ inline void KVTIER_RESOLVER_OF::Place() {
 }
 
 KVTIER_RESOLVER __device__ inline void KVTIER_RESOLVER_OF::KeepIndex() {
-  if (missing_ == 0 && !writes_) {
-    WaitForOthers();
-    Reorder();
-  }
   if (misses_ == 0 && !builds_) return;
   WaitForOthers();
   uint16_t* const copy = p_.state.index + int64_t{region_} * t_.index_length;
-  if (!writes_) {
+  if (!writes()) {
 #pragma unroll 1
     for (int32_t m = Thread(); m < misses_; m += threads()) {
       Shared<int32_t>(t_.owner)[VictimOf(m)] = source(m);
@@ -101,10 +95,9 @@ KVTIER_RESOLVER __device__ inline void KVTIER_RESOLVER_OF::KeepIndex() {
   }
   bool complete = draws_all_;
 #pragma unroll 1
-  for (int32_t first = Warp() * kInserts; first < misses_; first += warps() * kInserts) {
-    const int32_t m = first + Lane() / kIndexBucketSlots;
-    const int32_t from = m < misses_ ? source(m) : kNone;
-    complete &= index().Insert(from < 0 ? kNone : VictimOf(m), from, builds_ ? nullptr : copy);
+  for (int32_t m = Thread(); m < misses_; m += threads()) {
+    const int32_t from = source(m);
+    if (from >= 0) complete &= index().Insert(VictimOf(m), from, builds_ ? nullptr : copy);
   }
   if (!complete) StoreRelaxed(words() + kIncomplete, 1);
   __syncthreads();

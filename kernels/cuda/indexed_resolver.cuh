@@ -5,11 +5,12 @@
 // request, an index (region_index.cuh), everything in shared memory. It reads the region's state as
 // an image, and changes nothing before it knows that the order is sound: else it leaves the step to
 // Resolver. All blocks of a row's cluster do the same work on images of their own, so that each
-// knows every copy without asking; the first of them writes, and alone decides what may change
-// meanwhile: which rows are backed. (Blocks that are invalidated beside a step are not asked for in
-// it: kernels/README.md. Else its blocks might differ in what they copy, and the request would have
-// rows of wrong bytes, but no other. So it would if its worker changed the inputs of its own
-// running step, of which two blocks may write parts of the state then: a damaged order or index.)
+// knows every copy without asking; the first of them writes all but the index and the order, and
+// alone decides what may change meanwhile: which rows are backed. (Blocks that are invalidated
+// beside a step are not asked for in it: kernels/README.md. Else its blocks might differ in what
+// they copy, and the request would have rows of wrong bytes, but no other. So it would if its
+// worker changed the inputs of its own running step, of which several blocks may write parts of the
+// state then: a damaged order or index.)
 //
 // Phases (a barrier behind each; 4 only if something is missing):
 //   1. Load    images of owners, index and order; slots of the positions meanwhile
@@ -17,11 +18,10 @@
 //   3. Count   hits in the order, by warp; missing positions are listed in order
 //   4. Unify   missing positions with one slot are one miss: a thread has one of them. Beside that
 //              the victims are listed, the oldest hot slots without a hit: the m-th is for the
-//              m-th miss, however many there are in the end
-//   5. Place   the new LRU order, owners, outputs and plan, by the block that writes; and the
-//   index.
-//              Where a row has many blocks, another one keeps the index, and writes the order if
-//              nothing is missing
+//              m-th miss, however many there are in the end. Then each block writes its part of
+//              the new order
+//   5. Place   owners, outputs and plan, by the block that writes; and the index, where a row has
+//              many blocks by another one
 // A warp has consecutive positions and consecutive order entries, so ranks are popcounts and the
 // sum over the warps before, which each warp adds up by itself.
 //
@@ -52,14 +52,13 @@ class IndexedResolver {
   // block_shift: log2 of the block size, or kNone if it has none.
   __device__ IndexedResolver(const SwapInParams& p, const StepPlan& plan, bool writes_plan,
                              int32_t block_shift, const IndexedTables& tables, int32_t row,
-                             int32_t blocks, bool writes)
+                             int32_t blocks)
       : p_(p),
         plan_(plan),
         t_(tables),
         block_shift_(block_shift),
         blocks_(blocks),
         writes_plan_(writes_plan),
-        writes_(writes),
         row_(row),
         topk_(p.topk + int64_t{row} * top_k()),
         hot_indices_(p.hot_indices + int64_t{row} * top_k()) {}
@@ -81,16 +80,16 @@ class IndexedResolver {
   // those, if they have so many.
   template <typename Function>
   __device__ bool FindMissing(int32_t turn, const Function& start);
-  // Phase 4.
+  // Phase 4, and the new order.
   __device__ void Resolve();
-  // Phase 5, by the block that writes. Where a row has many blocks, another one does the second
-  // part meanwhile: nothing in the first depends on it.
+  // Phase 5. Place() by the block that writes; KeepIndex() by the one that keeps the index, another
+  // one where a row has many: nothing in either depends on the other.
   __device__ void Place();
   __device__ void KeepIndex();
-  __device__ bool KeepsIndex(int32_t turn) const {
-    return blocks_ >= kBlocksMany && turn == blocks_ - 2;
+  __device__ bool writes() const { return Rank() == 0; }
+  __device__ bool keeps_index() const {
+    return Rank() == (blocks_ < kBlocksMany ? 0 : blocks_ - 1);
   }
-  __device__ bool writes() const { return writes_; }
   // Last of all, by all threads of all blocks, also if they do nothing else. A block that others
   // may read from stays until they can't any more: they do so if something is missing, and what a
   // worker changes during its own step may have shown them other inputs. Blocks that are gone count
@@ -149,8 +148,6 @@ class IndexedResolver {
   // together.
   static constexpr int32_t kWords = 2;       // of positions
   static constexpr int32_t kOrderWords = 4;  // of order entries
-  // That a warp makes side by side in the index.
-  static constexpr int32_t kInserts = kWarpThreads / kIndexBucketSlots;
   // Each warp has exactly these, and no word is cut short.
   static constexpr bool kExact =
       kThreads > 0 && kTopK == kThreads* kWords&& kHotSize == kThreads* kOrderWords;
@@ -177,6 +174,9 @@ class IndexedResolver {
     return kExact ? first_order_word() + kOrderWords
                   : min(first_order_word() + order_words_of_warp(), order_words());
   }
+
+  // Of the row's blocks.
+  __device__ int32_t Rank() const { return static_cast<int32_t>(blockIdx.x) & (blocks_ - 1); }
 
   __device__ RegionIndex index() const {
     return RegionIndex(Shared<uint16_t>(t_.index), Shared<int32_t>(t_.owner), hot_size(),
@@ -234,13 +234,14 @@ class IndexedResolver {
   }
   // At the barrier of the cluster: once in FindMissing(), twice in AgreeOnSources().
   static constexpr int32_t kArrivals = 3;
+  // Each block writes the warps' parts of the new order that fall to it.
+  __device__ bool WritesOrder() const { return Warp() * blocks_ / warps() == Rank(); }
   __device__ void Arrive();
   __device__ void WaitForOthers();
   template <typename Function>
   __device__ void ForEachMove(const Function& function);
   __device__ void ListVictims();
   __device__ void Reorder();
-  __device__ void StoreListedOrder(int16_t* lru) const;
   // indexed_scores.cuh
   __device__ void ClearScores();
   __device__ void AgeScores();
@@ -248,12 +249,16 @@ class IndexedResolver {
   __device__ void StoreScores() const;
   __device__ void FindLimit();
   __device__ uint32_t ScoresOf(int32_t first, const OrderPart& part) const;
+  struct Draws {
+    uint32_t below, at_limit;
+  };
+  __device__ Draws CompareWithLimit(uint32_t scores) const;
   __device__ void CountDraws();
   __device__ void ListDraws();
-  __device__ void ListMoved(int32_t word, const OrderPart& part, int32_t k, int32_t hits,
-                            bool is_drawn, int32_t rank) const;
+  __device__ void StoreMoved(int32_t word, const OrderPart& part, int32_t k, int32_t hits,
+                             bool is_drawn, int32_t rank) const;
   __device__ void DropNewest();
-  __device__ void PlaceMisses();
+  __device__ int32_t PlaceMiss(int32_t m);
 
   // Bijective, as a value and its product with an even number are: two instructions a term of a
   // sum.
@@ -271,7 +276,7 @@ class IndexedResolver {
   const IndexedTables& t_;
   const int32_t block_shift_;
   const int32_t blocks_;  // of the row
-  const bool writes_plan_, writes_;
+  const bool writes_plan_;
   const int32_t row_;
   const int32_t* const topk_;
   int32_t* const hot_indices_;
@@ -286,6 +291,7 @@ class IndexedResolver {
   bool draws_all_ = true;        // kAged: a victim for each miss, no more and no less
   int32_t older_hits_ = 0;       // than the warp's part of the order
   uint32_t scores_ = 0;          // kAged: see ScoresOf(); where kExact
+  uint32_t draws_ = 0;           // kAged: of the warp's part of the order, see CountDraws()
   // Of the part of the positions, and of the order, that the warp works on.
   int32_t slots_[kWords];
   uint32_t missing_lanes_[kWords];

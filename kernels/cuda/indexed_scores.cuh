@@ -44,6 +44,8 @@ KVTIER_RESOLVER __device__ inline void KVTIER_RESOLVER_OF::AgeScores() {
     }
     const uint32_t is_hit = hits * 0xff;
     *scores = (HitScores(aged) & is_hit) | (aged & ~is_hit);
+    static_assert(kUnusableScore == 0xff);
+    Shared<uint32_t>(t_.evictable)[Thread()] = aged | is_hit;
 #pragma unroll
     for (int32_t k = 0; k < 4; ++k) {
       if (missing_ > 0 && (is_hit >> 8 * k & 1) == 0) CountScore(aged >> 8 * k & 0xff);
@@ -56,6 +58,7 @@ KVTIER_RESOLVER __device__ inline void KVTIER_RESOLVER_OF::AgeScores() {
       const bool is_hit = Shared<uint8_t>(t_.is_hit)[h] != 0;
       if (!is_hit && missing_ > 0) CountScore(aged);
       score[h] = is_hit ? HitScore(aged) : aged;
+      Shared<uint8_t>(t_.evictable)[h] = is_hit ? kUnusableScore : aged;
     }
   }
 }
@@ -110,74 +113,88 @@ KVTIER_RESOLVER __device__ inline void KVTIER_RESOLVER_OF::FindLimit() {
 // Of the lane's entries of the order, a byte each; kUnusableScore: none that a miss may draw.
 KVTIER_RESOLVER __device__ inline uint32_t KVTIER_RESOLVER_OF::ScoresOf(
     int32_t first, const OrderPart& part) const {
-  const auto* const score = Shared<uint8_t>(t_.score);
+  const auto* const evictable = Shared<uint8_t>(t_.evictable);
   uint32_t scores = 0;
 #pragma unroll
   for (int32_t k = 0; k < kOrderWords; ++k) {
     const bool exists = kExact || (first + k < end_order_word() &&
                                    (first + k) * kWarpThreads + Lane() < hot_size());
-    const bool is_evictable = exists && (part.hits[k] >> Lane() & 1) == 0;
-    scores |= uint32_t{is_evictable ? score[part.hot_slot[k]] : kUnusableScore} << 8 * k;
+    scores |= uint32_t{exists ? evictable[part.hot_slot[k]] : kUnusableScore} << 8 * k;
   }
   return scores;
 }
 
+// Which of the lane's entries are below the limit and which at it: the highest bit of the byte of
+// each. All four at once, since a warp has 128 entries and the block 32 warps.
+KVTIER_RESOLVER __device__ inline typename KVTIER_RESOLVER_OF::Draws
+KVTIER_RESOLVER_OF::CompareWithLimit(uint32_t scores) const {
+  constexpr uint32_t kHighest = 0x80 * kEachByte<uint32_t>;
+  const uint32_t limit = static_cast<uint32_t>(words()[kLimit]) * kEachByte<uint32_t>;
+  // The highest bit of each byte is set where the other bits are no less than the limit's.
+  const uint32_t no_less = (scores | kHighest) - (limit & ~kHighest);
+  const uint32_t differs = scores ^ limit;
+  const uint32_t any_bit = ((differs & ~kHighest) + ~kHighest) | differs;
+  return {((differs & limit) | (~differs & ~no_less)) & kHighest, ~any_bit & kHighest};
+}
+
 // 4b, behind a barrier; another one must follow. All threads.
 KVTIER_RESOLVER __device__ inline void KVTIER_RESOLVER_OF::CountDraws() {
-  const int32_t limit = words()[kLimit];
   uint32_t draws = 0;
   for (int32_t w = first_order_word(); w < end_order_word(); w += kOrderWords) {
     scores_ = ScoresOf(w, kExact ? order_ : ReadOrder(w));
-#pragma unroll
-    for (int32_t k = 0; k < kOrderWords; ++k) {
-      const auto score = static_cast<int32_t>(scores_ >> 8 * k & 0xff);
-      draws += (score < limit ? 1 : 0) + (score == limit ? 1 << 16 : 0);
-    }
+    const Draws of_lane = CompareWithLimit(scores_);
+    draws += static_cast<uint32_t>(__popc(of_lane.below) | __popc(of_lane.at_limit) << 16);
   }
-  draws = __reduce_add_sync(kAllLanes, draws);
-  if (Lane() == 0) Shared<uint32_t>(t_.warp_draws)[Warp()] = draws;
+  draws_ = __reduce_add_sync(kAllLanes, draws);
+  if (Lane() == 0) Shared<uint32_t>(t_.warp_draws)[Warp()] = draws_;
 }
 
-// 4c. The victims, and by the block that writes the new order too: what it is found by need not be
-// remembered then while rows are copied. Scores are counted by hot slot and drawn by entry: an
-// order that names one twice, and is damaged so that its sum does not show it, may draw too few or
-// too many. Then it stays as it is, victims that were not found are hot slot 0, and the index is
-// given up: making it anew shows what is wrong.
+// 4c. The victims, and the block's part of the new order. Scores are counted by hot slot and drawn
+// by entry: an order that names one twice, and is damaged so that its sum does not show it, may
+// draw too few or too many. Then it stays as it is, victims that were not found are hot slot 0, and
+// the index is given up: making it anew shows what is wrong.
 KVTIER_RESOLVER __device__ inline void KVTIER_RESOLVER_OF::ListDraws() {
-  const int32_t limit = words()[kLimit], drawn_at_limit = words()[kDrawnAtLimit];
+  const int32_t drawn_at_limit = words()[kDrawnAtLimit];
   const uint32_t of_lane = Lane() < warps() ? Shared<uint32_t>(t_.warp_draws)[Lane()] : 0;
   const uint32_t all = __reduce_add_sync(kAllLanes, of_lane);
-  const uint32_t older = __reduce_add_sync(kAllLanes, Lane() < Warp() ? of_lane : 0);
   const int32_t draws_of_all =
       static_cast<int32_t>(all & 0xffff) + min(static_cast<int32_t>(all >> 16), drawn_at_limit);
   draws_all_ = draws_of_all == misses_;
   for (int32_t m = draws_of_all + Thread(); m < misses_; m += threads()) {
     Shared<uint16_t>(t_.victim)[m] = 0;
   }
-  const auto older_at_limit = static_cast<int32_t>(older >> 16);
-  int32_t left_at_limit = max(drawn_at_limit - older_at_limit, 0);
-  int32_t drawn = static_cast<int32_t>(older & 0xffff) + min(older_at_limit, drawn_at_limit);
+  const bool writes_order = draws_all_ && WritesOrder();
+  // Most warps draw none: misses take the oldest, more or less.
+  if (draws_ == 0 && !writes_order) return;
+  const uint32_t older = __reduce_add_sync(kAllLanes, Lane() < Warp() ? of_lane : 0);
+  auto older_below = static_cast<int32_t>(older & 0xffff);
+  auto older_at_limit = static_cast<int32_t>(older >> 16);
   int32_t hits = older_hits_;
   for (int32_t first = first_order_word(); first < end_order_word(); first += kOrderWords) {
     const OrderPart part = kExact ? order_ : ReadOrder(first);
-    const uint32_t scores = kExact ? scores_ : ScoresOf(first, part);
+    Draws draws = {0, 0};
+    if (draws_ != 0) draws = CompareWithLimit(kExact ? scores_ : ScoresOf(first, part));
 #pragma unroll
     for (int32_t k = 0; k < kOrderWords; ++k) {
-      const auto score = static_cast<int32_t>(scores >> 8 * k & 0xff);
-      uint32_t at_limit = __ballot_sync(kAllLanes, score == limit);
-      if (__popc(at_limit) > left_at_limit) {  // the oldest of them
-        at_limit = __ballot_sync(kAllLanes,
-                                 score == limit && __popc(at_limit & LanesBelow()) < left_at_limit);
+      // How many are drawn that are older than the lane's entry, and whether it is.
+      int32_t rank = older_below + min(older_at_limit, drawn_at_limit);
+      bool is_drawn = false;
+      if (draws_ != 0) {
+        const bool is_below = (draws.below >> 8 * k & 0x80) != 0;
+        const bool is_at_limit = (draws.at_limit >> 8 * k & 0x80) != 0;
+        const uint32_t below = __ballot_sync(kAllLanes, is_below);
+        const uint32_t at_limit = __ballot_sync(kAllLanes, is_at_limit);
+        const int32_t before = older_at_limit + __popc(at_limit & LanesBelow());
+        is_drawn = is_below || (is_at_limit && before < drawn_at_limit);
+        rank = older_below + __popc(below & LanesBelow()) + min(before, drawn_at_limit);
+        older_below += __popc(below);
+        older_at_limit += __popc(at_limit);
+        if (is_drawn && rank < misses_) {
+          Shared<uint16_t>(t_.victim)[rank] = static_cast<uint16_t>(part.hot_slot[k]);
+        }
       }
-      left_at_limit -= __popc(at_limit);
-      const uint32_t draws = __ballot_sync(kAllLanes, score < limit) | at_limit;
-      const bool is_drawn = (draws >> Lane() & 1) != 0;
-      const int32_t rank = drawn + __popc(draws & LanesBelow());
-      if (is_drawn && rank < misses_) {
-        Shared<uint16_t>(t_.victim)[rank] = static_cast<uint16_t>(part.hot_slot[k]);
-      }
-      if (writes_) ListMoved(first + k, part, k, hits, is_drawn, rank);
-      drawn += __popc(draws);
+      if (!writes_order) continue;
+      StoreMoved(first + k, part, k, hits, is_drawn, rank);
       hits += __popc(part.hits[k]);
     }
     if constexpr (kExact) break;
@@ -186,11 +203,11 @@ KVTIER_RESOLVER __device__ inline void KVTIER_RESOLVER_OF::ListDraws() {
 
 // Where the lane's entry of word `word` goes: evictables that stay, those that misses draw, hits.
 // Before the word there are so many `hits`; `rank` victims are older than the entry.
-KVTIER_RESOLVER __device__ inline void KVTIER_RESOLVER_OF::ListMoved(int32_t word,
-                                                                     const OrderPart& part,
-                                                                     int32_t k, int32_t hits,
-                                                                     bool is_drawn,
-                                                                     int32_t rank) const {
+KVTIER_RESOLVER __device__ inline void KVTIER_RESOLVER_OF::StoreMoved(int32_t word,
+                                                                      const OrderPart& part,
+                                                                      int32_t k, int32_t hits,
+                                                                      bool is_drawn,
+                                                                      int32_t rank) const {
   const int32_t i = word * kWarpThreads + Lane();
   if (!kExact && (word >= end_order_word() || i >= hot_size())) return;
   const int32_t evictables = hot_size() - hits_;
@@ -198,9 +215,9 @@ KVTIER_RESOLVER __device__ inline void KVTIER_RESOLVER_OF::ListMoved(int32_t wor
   int32_t to = i - older_hits - rank;
   if (is_drawn) to = evictables - misses_ + rank;
   if ((part.hits[k] >> Lane() & 1) != 0) to = evictables + older_hits;
-  if (!draws_all_) to = i;
   if (static_cast<uint32_t>(to) >= static_cast<uint32_t>(hot_size())) return;
-  Shared<uint16_t>(t_.new_order)[to] = static_cast<uint16_t>(part.hot_slot[k]);
+  StoreRelaxed(p_.state.lru + int64_t{region_} * hot_size() + to,
+               static_cast<int16_t>(part.hot_slot[k]));
 }
 
 }  // namespace kvtier::cuda

@@ -116,11 +116,10 @@ __device__ inline void ResolveAndCopy(const IndexedSwapInArgs& a, const LayerLis
                                       int32_t turn, bool opens_call, WarpRows* rows,
                                       ResolverType* resolver) {
   const LayerView& leader = list.layers[0];
-  const bool is_early = a.early_blocks > 0;
-  if (is_early) StartRows<kAged>(a, leader, turn, *resolver, rows);
+  if (turn < a.early_blocks) StartRows<kAged>(a, leader, turn, *resolver, rows);
   resolver->Resolve();
-  if (resolver->KeepsIndex(turn)) resolver->KeepIndex();
-  const bool is_shared = is_early && !resolver->repeats();
+  if (resolver->keeps_index() && !resolver->writes()) resolver->KeepIndex();
+  const bool is_shared = a.early_blocks > 0 && !resolver->repeats();
   if (!is_shared) {  // what has started is of no use: misses have other numbers
     if (rows->second != kNone) WaitForCopies();
     rows->has_started = false;
@@ -156,8 +155,11 @@ __device__ inline void ResolveAndCopy(const IndexedSwapInArgs& a, const LayerLis
   for (int32_t l = rows->has_started ? 1 : 0; rows->first != kNone && l < list.count; ++l) {
     copy(list.layers[l], rows->first);
   }
-  if (rows->next >= rows->rest) return;
+  if (turn < a.early_blocks ? rows->next >= rows->rest : !ReachesLateBlocks(a, *resolver)) {
+    return;
+  }
   const Shares shares(resolver->MissingOfLane(), a.early_blocks);
+  if (turn >= a.early_blocks) TakeTurn(a, shares, turn, rows);
   for (int32_t l = 0; l < list.count; ++l) {
     for (int32_t u = rows->next; u < rows->rest; u += warps) copy(list.layers[l], shares.Rest(u));
   }
@@ -174,9 +176,9 @@ __global__ void __launch_bounds__(kBlockThreadsMax)
   const int32_t rank = block & ((1 << a.cluster_shift) - 1);
   const bool writes = rank == 0;
   IndexedResolver<kTopK, kHotSize, kThreads, kAged> resolver(
-      a.p, a.plan, a.writes_plan, a.block_shift, tables, row, 1 << a.cluster_shift, writes);
+      a.p, a.plan, a.writes_plan, a.block_shift, tables, row, 1 << a.cluster_shift);
   resolver.Clear();
-  LetNextKernelStart();
+  if (a.lets_next_start) LetNextKernelStart();
   WaitForPreviousKernel();
   resolver.ReadPositions();
   const Role role = FindRole(a.p, row, Shared<int32_t>(tables.words),
@@ -212,10 +214,11 @@ __global__ void __launch_bounds__(kBlockThreadsMax)
   if (resolver.missing() > 0) {
     ResolveAndCopy<kAged>(a, list, turn, role.opens_call, &rows, &resolver);
   } else {  // the same without what would have to be remembered for copies
+    if (!a.lets_next_start) LetNextKernelStart();
     resolver.Resolve();
     if (writes) {
       resolver.Place();
-    } else if (resolver.KeepsIndex(turn)) {
+    } else if (resolver.keeps_index()) {
       resolver.KeepIndex();
     }
     if (writes && Warp() == 0) {

@@ -33,6 +33,7 @@ struct IndexedSwapInArgs {
   int32_t stage_bytes;     // of shared memory a warp for a second such row; 0: there is none
   bool sorts;              // rows are copied in the order of their addresses
   bool overlaps;           // the device lets kernels of a stream overlap at their ends
+  bool lets_next_start;    // at once; else where nothing is missing
 };
 
 // Whether a call can be served so, given the shared memory of a block. Sets the bytes it takes.

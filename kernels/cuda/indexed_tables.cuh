@@ -36,12 +36,12 @@ struct IndexedTables {
   int32_t is_hit;  // uint8 [hot_size] of each hot slot
 
   // Only where hot slots have scores.
-  int32_t score;  // uint8 [hot_size]
+  int32_t score;      // uint8 [hot_size]
+  int32_t evictable;  // uint8 [hot_size] the same of evictables, kUnusableScore of hits
   int32_t
       with_score;  // int32 [kScoreCopies, kScoreStride] evictables that have this score, in parts
   int32_t warp_draws;  // uint32 [32] of each warp's order entries: those below the limit in the
                        // lower half, those at it in the upper one
-  int32_t new_order;   // int16 [hot_size], if something is missing
 
   // Of positions, where a warp has more of them than it can hold in registers.
   int32_t slot_at;     // int32 [top_k]
@@ -100,6 +100,7 @@ __host__ __device__ constexpr IndexedTables MakeIndexedTables(int32_t top_k, int
   t.order = cut(2 * hot_size);
   t.is_hit = cut(hot_size);
   t.score = cut(has_scores ? hot_size : 0);
+  t.evictable = cut(has_scores ? hot_size : 0);
   t.with_score = cut(has_scores ? 4 * kScoreCopies * kScoreStride : 0);
   t.warp_draws = cut(has_scores ? 4 * kWarpThreads : 0);
   t.slot_at = cut(4 * top_k);
@@ -110,10 +111,9 @@ __host__ __device__ constexpr IndexedTables MakeIndexedTables(int32_t top_k, int
   t.stage_bytes = at - t.stage;
   t.position = cut(2 * top_k);
   t.slot = cut(4 * top_k);
-  const int32_t order_bytes = has_scores ? 2 * hot_size : 0;
-  const int32_t later_bytes = order_bytes > 4 * kAddressBuckets ? order_bytes : 4 * kAddressBuckets;
-  t.table = cut(4 * t.table_entries > later_bytes ? 4 * t.table_entries : later_bytes);
-  t.new_order = t.starts = t.table;  // once missing positions are unified; then once all is placed
+  const int32_t entries_max = t.table_entries > kAddressBuckets ? t.table_entries : kAddressBuckets;
+  t.table = cut(4 * entries_max);
+  t.starts = t.table;  // once all is placed
   t.first = cut(2 * top_k);
   t.firsts = cut(4 * position_words);
   t.miss = cut(2 * top_k);

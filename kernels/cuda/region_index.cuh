@@ -77,30 +77,42 @@ class RegionIndex {
 
   // Puts `hot_slot` there for its owner `slot` (>= 0), which owner[] names already. It also goes to
   // `copy`, the same index in device memory, unless that is null. False: there was no place, and
-  // the index is no longer complete. All lanes of a warp: kIndexBucketSlots neighbours have one hot
-  // slot between them, which may be kNone, and look at a place each.
+  // the index is no longer complete. Looks at all places of a bucket side by side: one after the
+  // other, each would wait for shared memory twice.
   __device__ bool Insert(int32_t hot_slot, int32_t slot, uint16_t* copy) const {
     const uint32_t hash = Hash(slot);
     auto bucket = static_cast<int32_t>(hash >> shift_);
-    const int32_t first_lane = Lane() / kIndexBucketSlots * kIndexBucketSlots;
-    bool is_open = hot_slot >= 0, has_failed = false;
-    for (int32_t probe = 0; __any_sync(kAllLanes, is_open) != 0;) {
-      const int32_t place = bucket * kIndexBucketSlots + Lane() - first_lane;
-      const uint32_t there = LoadRelaxed(hot_slots() + place);
-      const bool is_free = there == static_cast<uint32_t>(hot_slot) || !IsInUse(there, bucket);
-      const uint32_t free = OfBucket(__ballot_sync(kAllLanes, is_open && is_free), first_lane);
-      const bool takes = free != 0 && first_lane + __ffs(static_cast<int32_t>(free)) - 1 == Lane();
-      const bool has_taken =
-          takes && Take(place, there, static_cast<uint16_t>(hot_slot), Tag(hash), copy);
-      if (OfBucket(__ballot_sync(kAllLanes, has_taken), first_lane) != 0) {
-        is_open = false;
-      } else if (is_open && free == 0) {
-        bucket = (bucket + 1) & mask_;
-        has_failed = ++probe == kProbesMax;
-        is_open = !has_failed;
+#pragma unroll 1
+    for (int32_t probe = 0; probe < kProbesMax;) {
+      auto* const pairs = reinterpret_cast<uint32_t*>(hot_slots() + bucket * kIndexBucketSlots);
+      uint32_t there[kIndexBucketSlots / 2];  // two hot slots each
+#pragma unroll
+      for (int32_t k = 0; k < kIndexBucketSlots / 2; ++k) there[k] = LoadRelaxed(pairs + k);
+      uint32_t free = 0;
+#pragma unroll
+      for (int32_t place = 0; place < kIndexBucketSlots; ++place) {
+        const uint32_t other = there[place / 2] >> 16 * (place % 2) & 0xffff;
+        const bool is_free = other == static_cast<uint32_t>(hot_slot) || !IsInUse(other, bucket);
+        free |= is_free ? 1u << place : 0;
       }
+      if (free == 0) {
+        bucket = (bucket + 1) & mask_;
+        ++probe;
+        continue;
+      }
+      const int32_t place = __ffs(static_cast<int32_t>(free)) - 1;
+      const uint32_t low = place < 2 ? there[0] : there[1];
+      const uint32_t high = place < 6 ? there[2] : there[3];
+      const uint32_t pair = place < 4 ? low : high;
+      const int32_t shift = 16 * (place % 2);
+      const uint32_t with_mine = (pair & ~(0xffffu << shift)) | static_cast<uint32_t>(hot_slot)
+                                                                    << shift;
+      // If another thread was faster with one of the two, this one looks again.
+      if (atomicCAS(pairs + place / 2, pair, with_mine) != pair) continue;
+      Store(bucket * kIndexBucketSlots + place, static_cast<uint16_t>(hot_slot), Tag(hash), copy);
+      return true;
     }
-    return !has_failed;
+    return false;
   }
 
   // Makes it empty, by all threads of the block.
@@ -162,28 +174,20 @@ class RegionIndex {
     return (bytes - 0x01010101u) & ~bytes & 0x80808080u;
   }
 
-  // What the lanes from `first_lane` on, which have a bucket between them, voted.
-  static __device__ uint32_t OfBucket(uint32_t votes, int32_t first_lane) {
-    return votes >> first_lane & ((1u << kIndexBucketSlots) - 1);
-  }
-  // Gives a place where `there` is to `hot_slot`. False: another one was faster.
-  __device__ bool Take(int32_t place, uint32_t there, uint16_t hot_slot, uint32_t tag,
-                       uint16_t* copy) const {
-    const auto before = static_cast<uint16_t>(there);
-    if (atomicCAS(hot_slots() + place, before, hot_slot) != before) return false;
+  // What belongs to a place that has `hot_slot`.
+  __device__ void Store(int32_t place, uint16_t hot_slot, uint32_t tag, uint16_t* copy) const {
     TagsOf(words_)[place] = static_cast<uint8_t>(tag);
-    if (copy != nullptr) {
-      StoreRelaxed(TagsOf(copy) + place, static_cast<uint8_t>(tag));
-      StoreRelaxed(copy + HotSlotsAt() + place, hot_slot);
-    }
-    return true;
+    if (copy == nullptr) return;
+    StoreRelaxed(TagsOf(copy) + place, static_cast<uint8_t>(tag));
+    StoreRelaxed(copy + HotSlotsAt() + place, hot_slot);
   }
-  // A search for the owner of `hot_slot` may come by this bucket.
+  // A search for the owner of `hot_slot` may come by this bucket. Without a branch, so that several
+  // loads are in flight together.
   __device__ bool IsInUse(uint32_t hot_slot, int32_t bucket) const {
-    if (hot_slot >= static_cast<uint32_t>(hot_size_)) return false;
-    const int32_t owner = owner_[hot_slot];
+    const auto end = static_cast<uint32_t>(hot_size_);
+    const int32_t owner = owner_[min(hot_slot, end - 1)];
     const auto home = static_cast<int32_t>(Hash(owner) >> shift_);
-    return owner >= 0 && ((bucket - home) & mask_) < kProbesMax;
+    return hot_slot < end && owner >= 0 && ((bucket - home) & mask_) < kProbesMax;
   }
 
   uint16_t* const words_;

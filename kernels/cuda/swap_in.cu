@@ -122,10 +122,11 @@ cudaError_t Resolve(const SwapInParams& params, const StepPlan& plan, const Work
                 args);
 }
 
-// Up to so many rows a step is bound by latency: its kernels overlap at their ends, and blocks
-// share a row. With more it is bound by PCIe, and by the address translation of the host pool: each
-// row's block then should stay on the multiprocessor that it had in the step before, which knows
-// its pages, and rows are copied in the order of their addresses.
+// Up to so many rows a step is bound by latency: kernels overlap at their ends, and blocks share a
+// row. With more it is bound by PCIe, and by the address translation of the host pool: each row's
+// block then should stay on the multiprocessor that it had in the step before, which knows its
+// pages, so that kernels overlap only where nothing is missing; and rows are copied in the order of
+// their addresses.
 constexpr int32_t kFewRows = 32;
 
 // log2 of the blocks that share a row's work, where the device has clusters: as many as run at the
@@ -158,10 +159,11 @@ void Spread(const SwapInParams& params, const LaunchOptions& options, bool share
             IndexedSwapInArgs* args, int32_t* layers) {
   const bool is_small = params.num_rows <= kFewRows;
   const bool has_clusters = HasClusters();
-  args->overlaps = is_small && has_clusters;
+  args->overlaps = has_clusters;
+  args->lets_next_start = is_small;
   if (options.cluster > 0) {
     args->cluster_shift = std::countr_zero(static_cast<uint32_t>(options.cluster));
-  } else if (args->overlaps && !shares) {
+  } else if (is_small && has_clusters && !shares) {
     args->cluster_shift = ClusterShiftFor(params.num_rows);
   }
   const bool copies = !shares && (options.cluster > 0 || has_clusters || !is_small);

@@ -29,18 +29,36 @@ struct WarpRows {
   RowInFlight bytes;
 };
 
-// After FindMissing(), which may have started the first.
+// Only if that saves another round do two rows of a warp pay. `excess`: see Shares.
+__device__ inline bool Stages(const IndexedSwapInArgs& a, int32_t excess) {
+  return a.stage_bytes > 0 && excess <= kStagedMax;
+}
+
+// Where the warp stands in the row of those that copy the rest.
+__device__ inline void TakeTurn(const IndexedSwapInArgs& a, const Shares& shares, int32_t turn,
+                                WarpRows* rows) {
+  rows->rest = shares.rest();
+  rows->next = shares.Place(turn, a.copying_blocks - a.early_blocks, Stages(a, shares.excess()));
+}
+
+// Whether any of the rest is left for late blocks: what Shares would say, in a few instructions.
+template <typename ResolverType>
+__device__ inline bool ReachesLateBlocks(const IndexedSwapInArgs& a, const ResolverType& resolver) {
+  const int32_t excess = resolver.missing() - a.early_blocks * WarpCount();
+  if (excess <= 0 || !Stages(a, excess)) return excess > 0;
+  const auto begun = static_cast<uint32_t>(min(resolver.MissingOfLane(), a.early_blocks));
+  return excess > static_cast<int32_t>(__reduce_add_sync(kAllLanes, begun));
+}
+
+// After FindMissing(), which may have started the first, in an early block.
 template <bool kAged, typename ResolverType>
 __device__ inline void StartRows(const IndexedSwapInArgs& a, const LayerView& leader, int32_t turn,
                                  const ResolverType& resolver, WarpRows* rows) {
   const Shares shares(resolver.MissingOfLane(), a.early_blocks);
   const int32_t warps = WarpCount() * a.copying_blocks;
-  // Only where that saves another round.
-  const bool stages = a.stage_bytes > 0 && shares.excess() <= kStagedMax;
   rows->first = shares.First(turn);
-  rows->rest = shares.rest();
-  rows->next = shares.Place(turn, a.copying_blocks - a.early_blocks, stages);
-  if (turn >= a.early_blocks || rows->next >= rows->rest) return;
+  TakeTurn(a, shares, turn, rows);
+  if (rows->next >= rows->rest) return;
   const int32_t m = shares.Rest(rows->next), slot = resolver.slot(m);
   const bool exists = slot < a.p.shape.slot_count;
   if (rows->first == kNone) {
@@ -50,7 +68,7 @@ __device__ inline void StartRows(const IndexedSwapInArgs& a, const LayerView& le
     if (exists) {
       rows->bytes.Load(ValuesAt<kAged>(leader, resolver.KeptOr(slot)), leader.layout.value_bytes);
     }
-  } else if (stages && exists) {
+  } else if (Stages(a, shares.excess()) && exists) {
     rows->second = m;
     rows->next += warps;
     StageRow(resolver.Stage(a.stage_bytes), ValuesAt<kAged>(leader, resolver.KeptOr(slot)),
