@@ -8,6 +8,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <fstream>
 #include <string>
 #include <vector>
@@ -293,8 +294,8 @@ TEST(Session, WaitsForADaemonThatComesLater) {
   EXPECT_THAT(std::string(status.message()), HasSubstr("does not exist"));
 }
 
-// A child that was forked after the session was opened gets errors at once, and the parent
-// goes on.
+// A child that was forked after the session was opened gets errors at once, also for what it
+// destroys, and the parent goes on.
 TEST(Session, D26_ForkedChildGetsErrors) {
   FakeDaemon daemon;
   absl::StatusOr<Session> session = Session::Open({.socket_path = daemon.socket_path()});
@@ -302,23 +303,31 @@ TEST(Session, D26_ForkedChildGetsErrors) {
   absl::StatusOr<Cache> cache =
       Cache::Attach(*session, {.cache = "kv", .layout = SmallLayout(), .kernel_threads = 2});
   ASSERT_TRUE(cache.ok()) << cache.status();
-  const pid_t child = fork();
-  if (child == 0) {
-    // A hang of anything below ends the child, and fails the test by its status.
-    alarm(10);
-    const bool refused = absl::IsFailedPrecondition(session->status()) &&
-                         absl::IsFailedPrecondition(cache->SwapIn(0, 0)) &&
-                         absl::IsFailedPrecondition(cache->SwapInRpc(0, 0).status()) &&
-                         absl::IsFailedPrecondition(cache->Admit("r").status()) &&
-                         absl::IsFailedPrecondition(Steps::Open(*cache).status());
-    cache = absl::CancelledError();    // destroys the Cache
-    session = absl::CancelledError();  // and the Session
-    _exit(refused ? 0 : 1);
+  std::vector<absl::Duration> times;
+  for (int i = 0; i < 5; ++i) {
+    const absl::Time start = absl::Now();
+    const pid_t child = fork();
+    if (child == 0) {
+      // A hang of anything below ends the child, and fails the test by its status.
+      alarm(10);
+      const bool refused = absl::IsFailedPrecondition(session->status()) &&
+                           absl::IsFailedPrecondition(cache->SwapIn(0, 0)) &&
+                           absl::IsFailedPrecondition(cache->SwapInRpc(0, 0).status()) &&
+                           absl::IsFailedPrecondition(cache->Admit("r").status()) &&
+                           absl::IsFailedPrecondition(Steps::Open(*cache).status());
+      cache = absl::CancelledError();    // destroys the Cache
+      session = absl::CancelledError();  // and the Session
+      _exit(refused ? 0 : 1);
+    }
+    int status = 0;
+    ASSERT_EQ(waitpid(child, &status, 0), child);
+    times.push_back(absl::Now() - start);
+    EXPECT_TRUE(WIFEXITED(status)) << "signal " << WTERMSIG(status);
+    EXPECT_EQ(WEXITSTATUS(status), 0);
   }
-  int status = 0;
-  ASSERT_EQ(waitpid(child, &status, 0), child);
-  EXPECT_TRUE(WIFEXITED(status)) << "signal " << WTERMSIG(status);
-  EXPECT_EQ(WEXITSTATUS(status), 0);
+  // A machine that does much else may be late once.
+  std::sort(times.begin(), times.end());
+  EXPECT_LT(times[3], absl::Seconds(2)) << times[4];
   EXPECT_TRUE(session->status().ok());
   EXPECT_TRUE(cache->SwapIn(0, 0).ok());
   EXPECT_TRUE(cache->Admit("r").ok());

@@ -17,7 +17,7 @@ chmod 700 "$XDG_RUNTIME_DIR"
 cp -r "$folder" /run/under_test
 cp /run/under_test/kvtierd.service "$XDG_RUNTIME_DIR/systemd/user/"
 /lib/systemd/systemd --user --unit=basic.target >/dev/null 2>&1 &
-for _ in 1 2 3 4 5 6 7 8 9 10; do
+for _ in $(seq 60); do
   systemctl --user is-active --quiet basic.target 2>/dev/null && break
   kill -0 $! 2>/dev/null || exit 77
   sleep 0.5

@@ -12,7 +12,7 @@ import sys
 import time
 
 PROPERTIES = ["ActiveState", "StatusText", "MainPID", "NRestarts", "Result", "ExecMainStatus"]
-PATIENCE_SECONDS = 30
+PATIENCE_SECONDS = 50  # only a failure waits so long
 DROP_IN = os.environ["XDG_RUNTIME_DIR"] + "/systemd/user/kvtierd.service.d"
 
 

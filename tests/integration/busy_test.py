@@ -131,10 +131,17 @@ class FullQueue(unittest.TestCase):
                               {"limit": str(CONTROL_QUEUE_MAX)}))
             self.assertGreater(error.retry_seconds, 0)
         fresh = daemon.connect(self)
-        self.assertEqual(daemon.health(client=fresh), "SERVING")
-        self.assertEqual(daemon.health("liveness", client=fresh), "SERVING")
         self.assertTrue(other.call("SwapIn", step).completed)
-        self.assertEqual(fresh.call(ADMIN + "GetStats").sessions, 2)
+        seconds = []
+        for _ in range(10):
+            for ask, answer in ((lambda: daemon.health(client=fresh), "SERVING"),
+                                (lambda: daemon.health("liveness", client=fresh), "SERVING"),
+                                (lambda: fresh.call(ADMIN + "GetStats").sessions, 2)):
+                start = time.monotonic()
+                self.assertEqual(ask(), answer)
+                seconds.append(time.monotonic() - start)
+        # A machine that does much else may be late once. (Who waits for a thread waits for seconds.)
+        self.assertLess(sorted(seconds)[-2], 0.2, seconds)
         self.assertEqual(sum(call.done() for call in calls), excess,
                          "they answered while the others waited")
         # Calls cost no threads: gRPC has at most so many executors.
