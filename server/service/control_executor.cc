@@ -65,11 +65,16 @@ absl::Status ControlExecutor::CheckRoom(const Account& account) const {
   if (UseOf(of_cache_, account.cache).queued >= of_cache) {
     return refuse(of_cache, " for this cache");
   }
+  const int32_t of_lasting = ShareOfLasting(options_.queue_max);
+  if (account.may_last && lasting_.queued >= of_lasting) {
+    return refuse(of_lasting, " for minutes");
+  }
   return absl::OkStatus();
 }
 
 bool ControlExecutor::MayRun(const Account& account) const {
-  return UseOf(of_cache_, account.cache).running < ShareOfCache(options_.threads) &&
+  return (!account.may_last || lasting_.running < ShareOfLasting(options_.threads)) &&
+         UseOf(of_cache_, account.cache).running < ShareOfCache(options_.threads) &&
          UseOf(of_caller_, account.caller).running < ShareOfCaller(options_.threads);
 }
 
@@ -87,6 +92,9 @@ void ControlExecutor::Count(const Account& account, int32_t running, int32_t que
   };
   count(of_cache_, account.cache);
   count(of_caller_, account.caller);
+  if (!account.may_last) return;
+  lasting_.running += running;
+  lasting_.queued += queued;
 }
 
 bool ControlExecutor::TakeLocked(Queued* taken) {

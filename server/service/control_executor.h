@@ -22,8 +22,8 @@ namespace kvtier {
 // call that finds the queue full is told so at once.
 //
 // Neither work that waits for one cache's device streams, which may stand still, nor work of one
-// caller, who may have many caches, ever has all threads or all places of the queue: what comes
-// for another cache, and of somebody else, passes it.
+// caller, who may have many caches, nor work that may last ever has all threads or all places of
+// the queue: what comes for another cache, of somebody else, and is soon done, passes it.
 //
 // Thread-safe. Work that was taken runs exactly once, also while stopping: it has a call to
 // finish. It must look by itself whether it is still wanted.
@@ -36,8 +36,9 @@ class ControlExecutor {
   };
   // Whom work counts for.
   struct Account {
-    std::string cache;   // whose device streams it may wait for
-    std::string caller;  // whose call it is: a process
+    std::string cache;      // whose device streams it may wait for
+    std::string caller;     // whose call it is: a process
+    bool may_last = false;  // for minutes, as attaching to a cache that is made may
   };
 
   // Errors: RESOURCE_EXHAUSTED / LIMIT_REACHED where the system has no thread left.
@@ -66,7 +67,7 @@ class ControlExecutor {
     Account account;
     std::function<void()> work;
   };
-  // Work of one cache, or of one caller.
+  // Work of one cache, of one caller, or all that may last.
   struct Use {
     int32_t running = 0, queued = 0;
   };
@@ -80,6 +81,8 @@ class ControlExecutor {
   static int32_t ShareOfCache(int32_t all) {
     return std::max(1, std::min(all - std::max(1, all / 4), ShareOfCaller(all) - 1));
   }
+  // And all that may last, of whomever.
+  static int32_t ShareOfLasting(int32_t all) { return std::max(1, all / 2); }
   static Use UseOf(const Uses& uses, const std::string& name);
   absl::Status CheckRoom(const Account& account) const KVTIER_REQUIRES(mutex_);
   bool MayRun(const Account& account) const KVTIER_REQUIRES(mutex_);
@@ -95,6 +98,7 @@ class ControlExecutor {
   CondVar changed_;
   std::deque<Queued> queue_ KVTIER_GUARDED_BY(mutex_);
   Uses of_cache_ KVTIER_GUARDED_BY(mutex_), of_caller_ KVTIER_GUARDED_BY(mutex_);
+  Use lasting_ KVTIER_GUARDED_BY(mutex_);
   bool stopping_ KVTIER_GUARDED_BY(mutex_) = false;
   std::vector<Thread> threads_;
 };

@@ -10,6 +10,7 @@
 #include <thread>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
 #include "server/core/error.h"
 
 namespace kvtier {
@@ -106,6 +107,40 @@ void ExpectRefused(const absl::Status& status, const std::string& limit) {
   EXPECT_EQ(ErrorReasonOf(status), "LIMIT_REACHED");
   EXPECT_EQ(ErrorMetadataOf(status)["limit"], limit);
   EXPECT_GT(RetryDelayOf(status).value_or(absl::ZeroDuration()), absl::ZeroDuration());
+}
+
+// Caches that are made on devices which stand still, each of somebody else.
+TEST(ControlExecutor, WhatMayLastLeavesThreadsToOthers) {
+  for (const int32_t threads : {2, 4, 8}) {
+    Held held;
+    std::promise<void> passed;
+    auto executor = ControlExecutor::Start({.threads = threads, .queue_max = 100});
+    ASSERT_TRUE(executor.ok()) << executor.status();
+    for (int i = 0; i < 30; ++i) {
+      const std::string name = absl::StrCat(i);
+      ASSERT_TRUE((*executor)->Submit({name, name, /*may_last=*/true}, held.Work()).ok());
+    }
+    ASSERT_TRUE((*executor)->Submit({"other", "other"}, [&] { passed.set_value(); }).ok());
+    passed.get_future().wait();  // would hang
+    EXPECT_LE(held.started(), threads / 2);
+    held.Release();
+  }
+}
+
+TEST(ControlExecutor, WhatMayLastLeavesPlacesToOthers) {
+  Held held;
+  auto executor = ControlExecutor::Start({.threads = 2, .queue_max = 8});
+  ASSERT_TRUE(executor.ok()) << executor.status();
+  const auto submit = [&](int i, bool may_last) {
+    const std::string name = absl::StrCat(i);
+    return (*executor)->Submit({name, name, may_last}, held.Work());
+  };
+  ASSERT_TRUE(submit(0, true).ok());
+  while (held.started() == 0) std::this_thread::yield();
+  for (int i = 1; i <= 4; ++i) ASSERT_TRUE(submit(i, true).ok());
+  ExpectRefused(submit(5, true), "4");
+  EXPECT_TRUE(submit(6, false).ok());
+  held.Release();
 }
 
 TEST(ControlExecutor, AFullQueueRefusesAtOnceWithAHint) {

@@ -118,7 +118,10 @@ grpc::ServerUnaryReactor* KvTierService::RunControl(grpc::CallbackServerContext*
     finish(status);
   };
   if (status.ok())
-    status = executor_->Submit({control.cache, CountedAs(caller->peer)}, std::move(run));
+    status = executor_->Submit({.cache = control.cache,
+                                .caller = CountedAs(caller->peer),
+                                .may_last = control.duration_max > kCallDurationMax},
+                               std::move(run));
   if (!status.ok()) call->answer()->Finish(ToWire(status));
   return call;
 }

@@ -16,7 +16,8 @@ namespace {
 
 // On a stream that stands still: operations, and groups in all of them.
 constexpr int64_t kOperationsHeldMax = 32, kGroupsHeldMax = 512;
-constexpr absl::Duration kStandstill = absl::Seconds(1);  // no step takes so long
+// Neither a step nor a backup takes so long.
+constexpr absl::Duration kStandstill = absl::Seconds(3);
 
 }  // namespace
 
@@ -153,7 +154,7 @@ absl::Status Attachment::CheckRoomLocked(bool is_of_one_group) const {
                         limit, kBusyRetryDelay);
   }
   if (use_->StandsStill(options_.clock->Now()) < kStandstill) return absl::OkStatus();
-  return LimitReached("operations on a device that has ended none for a second", limit,
+  return LimitReached("operations on a device that has ended none for three seconds", limit,
                       kBusyRetryDelay);
 }
 

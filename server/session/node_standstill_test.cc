@@ -95,7 +95,7 @@ TEST_F(NodeStandstillTest, D24_CallsOnADeviceThatStandsStill) {
   Admit(worker, "r");
   const auto delay = plan().DelayNth(Op::kSwapIn, 1);
   for (int i = 0; i < 2 * kHeld; ++i) ASSERT_TRUE(SwapIn(worker, std::nullopt).ok());
-  clock().Advance(absl::Milliseconds(999));
+  clock().Advance(absl::Milliseconds(2999));
   ASSERT_TRUE(SwapIn(worker, std::nullopt).ok());
   clock().Advance(absl::Milliseconds(1));
   const auto [taken, refused] = Fill([&] { return SwapIn(worker, std::nullopt); });
