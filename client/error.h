@@ -7,6 +7,8 @@
 //   absl::StatusOr<AssignedBlocks> blocks = request->AssignBlocks(4);
 //   if (ErrorReasonOf(blocks.status()) == "BLOCKS_EXHAUSTED") Preempt();
 //
+// Nothing is CANCELLED: the library cancels no call that somebody waits for, and where the daemon's
+// gRPC does, at the end of a shutdown, that is UNAVAILABLE / DRAINING.
 // Without a reason: UNAVAILABLE, the daemon cannot be reached or is lost; DEADLINE_EXCEEDED, it
 // did not answer in time; FAILED_PRECONDITION, the call is made where it cannot be.
 #pragma once

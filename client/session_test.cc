@@ -251,6 +251,19 @@ TEST(Session, LossIsToldAndFailsCallsAtOnce) {
             absl::StatusCode::kUnavailable);
 }
 
+// What gRPC's server says of calls that it has received and does not begin, as it ends.
+TEST(Session, NothingIsCancelledThatNobodyHasCancelled) {
+  FakeDaemon daemon;
+  const absl::StatusOr<Session> session = Session::Open({.socket_path = daemon.socket_path()});
+  ASSERT_TRUE(session.ok()) << session.status();
+  daemon.FailCalls(grpc::Status::CANCELLED, 1);
+  const absl::Status status =
+      Cache::Attach(*session, {.cache = "kv", .layout = SmallLayout()}).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable);
+  EXPECT_EQ(ErrorReasonOf(status), "DRAINING");
+  EXPECT_THAT(std::string(status.message()), HasSubstr("the daemon stops"));
+}
+
 TEST(Session, CallbackMayMakeCalls) {
   FakeDaemon daemon;
   absl::Status inside = absl::UnknownError("not called");

@@ -144,6 +144,11 @@ absl::StatusOr<int> Receive(const Socket& socket) {
 
 absl::Status FromGrpcStatus(const grpc::Status& status) {
   const DecodedStatus decoded = kvtier::FromGrpcStatus(status);
+  if (absl::IsCancelled(decoded.status) && decoded.details.reason.empty()) {
+    return MakeError(absl::StatusCode::kUnavailable, "DRAINING",
+                     absl::StrCat("the daemon stops and did not begin the call (",
+                                  decoded.status.message(), ")"));
+  }
   return MakeError(decoded.status.code(), decoded.details.reason, decoded.status.message(),
                    decoded.details.metadata, decoded.details.retry_delay);
 }

@@ -14,7 +14,9 @@
 namespace kvtier::client {
 
 // `status` with its google.rpc.ErrorInfo and RetryInfo as reason, metadata and retry delay
-// (client/error.h). Details that are not well formed are left out.
+// (client/error.h). Details that are not well formed are left out. CANCELLED without a reason, of a
+// call that nobody on this side has cancelled, is UNAVAILABLE / DRAINING: the daemon's gRPC begins
+// no more calls.
 absl::Status FromGrpcStatus(const grpc::Status& status);
 
 // Sends `token` to the first descriptor socket of `paths` that somebody listens at, and receives

@@ -111,18 +111,21 @@ grpc::ServerUnaryReactor* KvTierService::RunControl(grpc::CallbackServerContext*
   }
   auto run = [this, answer = call->answer(), deadline, verb = std::move(verb),
               finish = std::move(finish)]() mutable {
+    if (!answer->Claim()) return;  // a shutdown did not wait for its turn
     absl::Status status = CheckNotExpired(deadline, *clock_);
     // Nobody is there to hear of it: whatever it would have changed stays as it was.
     if (answer->cancelled()) status = absl::CancelledError("the call was cancelled");
     if (status.ok()) status = verb(deadline);
     finish(status);
   };
-  if (status.ok())
+  if (status.ok()) {
+    call->MayEnd();
     status = executor_->Submit({.cache = control.cache,
                                 .caller = CountedAs(caller->peer),
                                 .may_last = control.duration_max > kCallDurationMax},
                                std::move(run));
-  if (!status.ok()) call->answer()->Finish(ToWire(status));
+  }
+  if (!status.ok()) call->answer()->End(status);
   return call;
 }
 

@@ -1,5 +1,7 @@
 #include "server/service/open_calls.h"
 
+#include <utility>
+
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "server/core/error.h"
@@ -12,10 +14,20 @@ OpenCalls::Entry::Entry(OpenCalls* calls, const char* name) : state_(calls->stat
 }
 
 OpenCalls::Entry::~Entry() {
+  std::shared_ptr<Ending> ending;  // let go of outside of the lock
   MutexLock lock(&state_->mutex);
+  if (const auto found = state_->endings.find(this); found != state_->endings.end()) {
+    ending = std::move(found->second);
+    state_->endings.erase(found);
+  }
   const auto found = state_->counts.find(name_);
   if (--found->second == 0) state_->counts.erase(found);
   if (state_->counts.empty()) state_->changed.NotifyAll();
+}
+
+void OpenCalls::Entry::MayEnd(std::shared_ptr<Ending> ending) const {
+  MutexLock lock(&state_->mutex);
+  state_->endings.emplace(this, std::move(ending));
 }
 
 void OpenCalls::Close() {
@@ -47,6 +59,19 @@ bool OpenCalls::WaitUntilNone(absl::Time deadline) const {
     state_->changed.WaitFor(&state_->mutex, left);
   }
   return true;
+}
+
+void OpenCalls::EndAll() {
+  std::vector<std::shared_ptr<Ending>> endings;
+  {
+    MutexLock lock(&state_->mutex);
+    for (auto& [entry, ending] : state_->endings) endings.push_back(std::move(ending));
+    state_->endings.clear();
+  }
+  const absl::Status status = MakeError(absl::StatusCode::kUnavailable, "DRAINING",
+                                        "the daemon stops and could not end the call in time; what "
+                                        "it was to change may have changed");
+  for (const std::shared_ptr<Ending>& ending : endings) ending->End(status);
 }
 
 }  // namespace kvtier

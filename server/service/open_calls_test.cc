@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <memory>
+#include <vector>
 
 #include "absl/time/clock.h"
 #include "server/core/error.h"
@@ -45,6 +46,29 @@ TEST(OpenCalls, ClosedTakesNoMore) {
   calls.Close();
   EXPECT_EQ(calls.CheckOpen().code(), absl::StatusCode::kUnavailable);
   EXPECT_EQ(ErrorReasonOf(calls.CheckOpen()), "DRAINING");
+}
+
+class Recorder final : public OpenCalls::Ending {
+ public:
+  void End(const absl::Status& status) override { ends.push_back(status); }
+  std::vector<absl::Status> ends;
+};
+
+TEST(OpenCalls, EndsThoseThatMayEndOnce) {
+  OpenCalls calls;
+  const auto at_work = std::make_shared<Recorder>(), over = std::make_shared<Recorder>();
+  const OpenCalls::Entry entry(&calls, "SwapIn"), stuck(&calls, "AttachCache");
+  entry.MayEnd(at_work);
+  std::make_unique<OpenCalls::Entry>(&calls, "SwapIn")->MayEnd(over);
+  calls.Close();
+  calls.EndAll();
+  calls.EndAll();
+  ASSERT_EQ(at_work->ends.size(), 1u);
+  EXPECT_EQ(at_work->ends[0].code(), absl::StatusCode::kUnavailable);
+  EXPECT_EQ(ErrorReasonOf(at_work->ends[0]), "DRAINING");
+  EXPECT_THAT(over->ends, IsEmpty());
+  EXPECT_EQ(over.use_count(), 1);
+  EXPECT_THAT(calls.Names(), ElementsAre("AttachCache", "SwapIn"));
 }
 
 TEST(OpenCalls, AnEntryMayComeLast) {

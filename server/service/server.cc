@@ -36,6 +36,8 @@ namespace {
 
 // How long a change of readiness may go unnoticed.
 constexpr absl::Duration kHealthInterval = absl::Milliseconds(100);
+// How long the answers of calls that a shutdown ends may take to be on their way.
+constexpr absl::Duration kLastWords = absl::Milliseconds(100);
 
 }  // namespace
 
@@ -314,9 +316,15 @@ std::vector<std::string> Server::Impl::Shutdown(absl::Duration grace) {
     const absl::Status closed = parts_.node->CloseAllSessions(message, deadline);
     if (!closed.ok())
       parts_.log->Event(LogLevel::kWarning, "sessions_left", {{"status", closed.ToString()}});
-    if (!open_calls_.WaitUntilNone(deadline)) stuck = open_calls_.Names();
-    // What is left is cancelled: calls that are stuck, and those that go on until somebody ends
-    // them.
+    if (!open_calls_.WaitUntilNone(deadline)) {
+      stuck = open_calls_.Names();
+      // Who waits hears why: gRPC would only hang up.
+      open_calls_.EndAll();
+      open_calls_.WaitUntilNone(absl::Now() + kLastWords);
+    }
+    // What is left is cancelled: calls that run and are stuck, and those that go on until somebody
+    // ends them. They hear UNAVAILABLE from their own gRPC; what comes now is CANCELLED by this
+    // one, which begins no more calls, until it has hung up.
     grpc_->Shutdown(std::chrono::system_clock::now());
     grpc_->Wait();
     grpc_.reset();

@@ -23,7 +23,7 @@
 namespace kvtier {
 
 // The right to answer a call. Outlives the call, harmlessly. Thread-safe.
-class UnaryAnswer {
+class UnaryAnswer final : public OpenCalls::Ending {
  public:
   UnaryAnswer(grpc::ServerUnaryReactor* reactor, const CallRecord& record)
       : reactor_(reactor), record_(record) {}
@@ -35,6 +35,10 @@ class UnaryAnswer {
   void Finish(const grpc::Status& status) {
     record_.End(status);
     reactor_->Finish(status);
+  }
+
+  void End(const absl::Status& status) override {
+    if (Claim()) Finish(ToWire(status));
   }
 
   bool cancelled() const { return cancelled_.load(); }
@@ -52,14 +56,19 @@ class UnaryCall final : public grpc::ServerUnaryReactor {
  public:
   enum class OnCancellation {
     kAnswer,  // the call ends; who computes the answer finds it claimed
-    kTell,    // only answer()->cancelled() becomes true: its request is still being read
+    kTell,    // only answer()->cancelled() becomes true: its request may be being read
   };
 
   // `open_calls` and the record's log must outlive the call.
   UnaryCall(OpenCalls* open_calls, const CallRecord& record, OnCancellation on_cancellation)
       : entry_(open_calls, record.method),
         on_cancellation_(on_cancellation),
-        answer_(std::make_shared<UnaryAnswer>(this, record)) {}
+        answer_(std::make_shared<UnaryAnswer>(this, record)) {
+    if (on_cancellation == OnCancellation::kAnswer) MayEnd();
+  }
+
+  // A shutdown may answer it: from now on nobody touches request and response without a Claim.
+  void MayEnd() { entry_.MayEnd(answer_); }
 
   const std::shared_ptr<UnaryAnswer>& answer() const { return answer_; }
   // Lets go of `thing` when gRPC is done with the call: the client has read the answer, or is gone.

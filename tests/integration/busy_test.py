@@ -212,7 +212,9 @@ class Sigterm(unittest.TestCase):
         self.assertIn(" event=calls_cancelled calls=SwapIn\n", daemon.text())
         self.assertIn("a device stream has not run dry", daemon.text())
         self.assertLess(seconds, 5)
-        self.assertEqual(call.exception(PATIENCE_SECONDS).code().name, "UNAVAILABLE")
+        call.exception(PATIENCE_SECONDS)
+        error = daemon.client.error_of(call)
+        self.assertEqual((error.code, error.reason), ("UNAVAILABLE", "DRAINING"))
 
 
 if __name__ == "__main__":

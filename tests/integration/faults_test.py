@@ -21,11 +21,14 @@ STEP = {**CACHE, "inline": {"rows": [{"request_id": "r", "topk": [0]}]}}
 
 class Faults(unittest.TestCase):
     def setUp(self):
+        self.start()
+
+    def start(self, *flags):
         folder = new_folder(self)
         self.fifo = folder + "/faults"
         os.mkfifo(self.fifo)
         self.told = 0
-        self.daemon = Daemon(self, ["--shutdown_grace=1s"], socket=folder + "/d.sock",
+        self.daemon = Daemon(self, ["--shutdown_grace=1s", *flags], socket=folder + "/d.sock",
                              binary=FAULTY,
                              env={**os.environ, "KVTIER_TEST_FAULTS": self.fifo})
 
@@ -63,7 +66,8 @@ class Faults(unittest.TestCase):
         with self.assertRaises(CallError) as caught:
             session.call("SwapIn", STEP)  # the first one that comes after it
         # By the step, by the daemon that has begun to stop, or by the connection's end: whichever
-        # this call came to. What gRPC's server has read but not begun when it ends is CANCELLED.
+        # this call came to. What gRPC's server has read but not begun when it ends is CANCELLED
+        # (kvtier.proto), and this client takes it as it is.
         self.assertIn((caught.exception.code, caught.exception.reason),
                       (("UNAVAILABLE", "DEVICE_LOST"), ("UNAVAILABLE", "DRAINING"),
                        ("UNAVAILABLE", ""), ("CANCELLED", "")), caught.exception)
@@ -129,6 +133,23 @@ class Faults(unittest.TestCase):
             self.assertFalse(stuck.done())
             self.tell("release")
             stuck.result(PATIENCE_SECONDS)
+
+    def test_d18_calls_behind_a_driver_that_hangs_hear_of_the_end(self):
+        """Those whose turn never came are answered; who is in the driver loses its connection."""
+        self.daemon.stop()
+        self.start("--control_threads=1")
+        session = Session(self, self.daemon)
+        self.tell("hold Allocate")
+        calls = [session.start("AttachCache", {"cache": "c%d" % i, "layout": layout()},
+                               timeout=PATIENCE_SECONDS) for i in range(4)]
+        wait_until(lambda: self.daemon.stats()["control_queue_depth"] == 3, "three wait")
+        self.assertEqual(self.daemon.stop(), STUCK)
+        errors = []
+        for call in calls:
+            call.exception(PATIENCE_SECONDS)
+            errors.append(self.daemon.client.error_of(call))
+        self.assertEqual(sorted((error.code, error.reason) for error in errors),
+                         [("UNAVAILABLE", "")] + [("UNAVAILABLE", "DRAINING")] * 3)
 
     def test_d24_a_cache_that_stands_still_leaves_threads_to_others(self):
         """Blocks are assigned when every session's copies are gone: a device stream that hangs

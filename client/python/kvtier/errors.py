@@ -9,6 +9,8 @@ canonical code, a reason of proto/kvtier/v1/errors.proto where there is one, and
         if error.reason == "BLOCKS_EXHAUSTED":
             preempt(int(error.metadata["requested"]))
 
+Nothing is CANCELLED: where the daemon's gRPC cancels a call, at the end of a shutdown, that is
+UNAVAILABLE / DRAINING. (A coroutine that is cancelled ends with asyncio.CancelledError.)
 Without a reason: UNAVAILABLE, the daemon cannot be reached or is lost; DEADLINE_EXCEEDED, it did not
 answer in time; FAILED_PRECONDITION, the call is made where it cannot be.
 """

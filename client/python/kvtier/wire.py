@@ -87,6 +87,10 @@ def error_of(call: Any, name: str, socket_path: str, timeout: Optional[float]) -
         elif kind == "google.rpc.RetryInfo":
             delay = messages.message_class(kind).FromString(detail.value).retry_delay
             retry_delay = delay.seconds + delay.nanos / 1e9
+    if not reason and code == grpc.StatusCode.CANCELLED:
+        # Nobody here has: the daemon's gRPC begins no more calls.
+        return make_error("UNAVAILABLE", "%s: the kvtierd behind %s stops and did not begin the call "
+                          "(%s)" % (name, socket_path, text), "DRAINING")
     if not reason and code == grpc.StatusCode.DEADLINE_EXCEEDED:
         text = "%s: the kvtierd behind %s did not answer within %gs" % (
             name, socket_path, timeout or 0)

@@ -4,7 +4,9 @@ import unittest
 import unittest.mock
 
 import daemon
+import grpc
 import kvtier
+from kvtier import wire
 from kvtier.session import Session
 
 
@@ -118,6 +120,17 @@ class AnswersTest(unittest.TestCase):
 
     def test_the_truth(self):
         self.attach_with(lambda answer: None)
+
+
+class CancelledTest(unittest.TestCase):
+    def test_nothing_is_cancelled_that_nobody_has_cancelled(self):
+        """What gRPC's server says of calls that it has received and does not begin, as it ends."""
+        call = unittest.mock.Mock(**{"code.return_value": grpc.StatusCode.CANCELLED,
+                                     "details.return_value": "CANCELLED",
+                                     "trailing_metadata.return_value": ()})
+        error = wire.error_of(call, "AdmitRequest", "/d.sock", 1.0)
+        self.assertIsInstance(error, kvtier.UnavailableError)
+        self.assertEqual((error.code, error.reason), ("UNAVAILABLE", "DRAINING"))
 
 
 if __name__ == "__main__":
