@@ -6,13 +6,13 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
 #include "google/protobuf/descriptor.h"
 #include "server/core/error.h"
 #include "server/core/status_macros.h"
 #include "server/service/from_proto.h"
 #include "server/service/stats_to_proto.h"
 #include "server/service/to_proto.h"
-#include "server/service/watch_stats_call.h"
 #include "server/service/wire_error.h"
 
 namespace kvtier {
@@ -97,10 +97,11 @@ grpc::ServerWriteReactor<v1::GetStatsResponse>* AdminService::WatchStats(
   const absl::StatusOr<absl::Duration> interval = IntervalOf(*request);
   // With each answer, because a stream may outlive the role that it was opened with.
   const auto read = [this, call, valid = interval.status(),
-                     cache = request->cache()]() -> absl::StatusOr<v1::GetStatsResponse> {
+                     cache = request->cache()]() -> absl::StatusOr<RecentStats::Stats> {
     KVTIER_RETURN_IF_ERROR(context_->access->CheckRole(*call, "WatchStats", Role::kViewer));
     KVTIER_RETURN_IF_ERROR(valid);
-    return ReadStats(cache);
+    // gRPC's alarms, which say when to look, know the machine's clock only.
+    return watched_.Get(cache, absl::Now(), [&] { return ReadStats(cache); });
   };
   return NewWatchStatsCall(record, interval.value_or(kWatchIntervalDefault), read);
 }

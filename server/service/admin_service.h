@@ -17,7 +17,9 @@
 #include "server/service/control_executor.h"
 #include "server/service/log.h"
 #include "server/service/receiving_handler.h"
+#include "server/service/recent_stats.h"
 #include "server/service/stats_history.h"
+#include "server/service/watch_stats_call.h"
 #include "server/session/node.h"
 
 namespace kvtier {
@@ -76,6 +78,8 @@ class AdminService final : public v1::KvTierAdmin::CallbackService {
                                    const absl::Status& status) const;
 
   const AdminContext* const context_;
+  // However many watch, and how often: about twenty looks a second.
+  RecentStats watched_{kWatchIntervalMin / 2};
 };
 
 }  // namespace kvtier

@@ -1,6 +1,7 @@
 #include "server/service/watch_stats_call.h"
 
 #include <algorithm>
+#include <memory>
 #include <utility>
 
 #include "absl/time/clock.h"
@@ -18,7 +19,7 @@ using Reactor = grpc::ServerWriteReactor<v1::GetStatsResponse>;
 class WatchStatsCall final : public Reactor {
  public:
   WatchStatsCall(const CallRecord& record, absl::Duration interval,
-                 std::function<absl::StatusOr<v1::GetStatsResponse>()> read)
+                 std::function<absl::StatusOr<std::shared_ptr<const v1::GetStatsResponse>>()> read)
       : record_(record),
         interval_(interval),
         read_(std::move(read)),
@@ -63,13 +64,13 @@ class WatchStatsCall final : public Reactor {
   }
 
   void Write() {
-    absl::StatusOr<v1::GetStatsResponse> stats = read_();
+    absl::StatusOr<std::shared_ptr<const v1::GetStatsResponse>> stats = read_();
     if (!stats.ok()) {
       End(ToWire(stats.status()));
       return;
     }
     response_ = *std::move(stats);
-    StartWrite(&response_);
+    StartWrite(response_.get());
   }
 
   void OnAlarm() {
@@ -96,9 +97,9 @@ class WatchStatsCall final : public Reactor {
 
   const CallRecord record_;
   const absl::Duration interval_;
-  const std::function<absl::StatusOr<v1::GetStatsResponse>()> read_;
-  v1::GetStatsResponse response_;  // of the write under way
-  absl::Time next_;                // when the next answer is due
+  const std::function<absl::StatusOr<std::shared_ptr<const v1::GetStatsResponse>>()> read_;
+  std::shared_ptr<const v1::GetStatsResponse> response_;  // of the write under way
+  absl::Time next_;                                       // when the next answer is due
   grpc::Alarm alarm_;
 
   Mutex mutex_;  // rank: a leaf
@@ -108,8 +109,9 @@ class WatchStatsCall final : public Reactor {
 
 }  // namespace
 
-Reactor* NewWatchStatsCall(const CallRecord& record, absl::Duration interval,
-                           std::function<absl::StatusOr<v1::GetStatsResponse>()> read) {
+Reactor* NewWatchStatsCall(
+    const CallRecord& record, absl::Duration interval,
+    std::function<absl::StatusOr<std::shared_ptr<const v1::GetStatsResponse>>()> read) {
   return new WatchStatsCall(record, interval, std::move(read));
 }
 

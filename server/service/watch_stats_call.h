@@ -2,6 +2,7 @@
 #pragma once
 
 #include <functional>
+#include <memory>
 
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
@@ -20,6 +21,6 @@ inline constexpr absl::Duration kWatchIntervalDefault = absl::Seconds(1);
 // The call ends with the first error of `read`.
 grpc::ServerWriteReactor<v1::GetStatsResponse>* NewWatchStatsCall(
     const CallRecord& record, absl::Duration interval,
-    std::function<absl::StatusOr<v1::GetStatsResponse>()> read);
+    std::function<absl::StatusOr<std::shared_ptr<const v1::GetStatsResponse>>()> read);
 
 }  // namespace kvtier
