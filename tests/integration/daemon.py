@@ -59,6 +59,7 @@ class Process:
         self.process = subprocess.Popen(
             [*before, binary, "--socket=" + socket, "--backend=cpu", "--pool_bytes=%d" % POOL_BYTES,
              *flags], stdin=subprocess.DEVNULL, stderr=self.log, **popen)
+        case.addCleanup(self.check_sanitizers)
         case.addCleanup(self.kill)
 
     @property
@@ -86,6 +87,13 @@ class Process:
     def text(self):
         """What it has logged so far."""
         return os.pread(self.log.fileno(), 1 << 20, 0).decode()
+
+    def check_sanitizers(self):
+        """Where it was built with one: it has found nothing, also if the process went on."""
+        text = self.text()
+        for word in ("Sanitizer: ", "runtime error: "):
+            if word in text:
+                raise AssertionError("kvtierd:\n" + text[max(0, text.index(word) - 200):][:20000])
 
     def wait_for_event(self, event):
         wait_until(lambda: " event=%s" % event in self.text() or not self.running(),
