@@ -2,6 +2,7 @@
 import os
 import shutil
 import subprocess
+import threading
 import unittest
 
 import daemon
@@ -35,6 +36,35 @@ class AdminTest(unittest.TestCase):
         with kvtier.admin.Admin("/tmp/none.sock") as admin:
             with self.assertRaises(kvtier.UnavailableError):
                 admin.call("GetStats")
+
+    def test_nobody_is_cancelled_by_a_daemon_that_stops(self):
+        """A third of such calls are, by its gRPC, which has received them and begins no more."""
+        errors = []
+
+        def ask(target):
+            with kvtier.admin.Admin(target) as admin:
+                while True:
+                    try:
+                        admin.call("GetNodeInfo")
+                        asked.release()
+                    except kvtier.KvtierError as error:
+                        errors.append(error)
+                        return
+        for _ in range(5):
+            host = daemon.Daemon(self)
+            asked = threading.Semaphore(0)
+            threads = [threading.Thread(target=ask, args=(host.socket,)) for _ in range(6)]
+            for thread in threads:
+                thread.start()
+            for _ in range(100):
+                self.assertTrue(asked.acquire(timeout=daemon.PATIENCE_SECONDS))
+            host.stop()
+            for thread in threads:
+                thread.join()
+        self.assertEqual(len(errors), 30)
+        self.assertEqual({(type(error), error.code) for error in errors},
+                         {(kvtier.UnavailableError, "UNAVAILABLE")}, errors)
+        self.assertLessEqual({error.reason for error in errors}, {"", "DRAINING"})
 
     @staticmethod
     def certificate(folder, name):
