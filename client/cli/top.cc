@@ -144,11 +144,11 @@ std::string Top::Frame(const v1::GetStatsResponse& stats, const Screen& screen) 
   const double scale = RoundUp(largest_rate_);
   const v1::PoolStats& pool = stats.pool();
   const double total = static_cast<double>(std::max<int64_t>(pool.total_bytes(), 1));
-  int64_t hot_total = 0, hot_used = 0;
+  uint64_t hot_total = 0, hot_used = 0;  // of whatever a daemon says
   for (const v1::CacheStats& cache : stats.caches()) {
     for (const v1::SessionCacheStats& session : cache.sessions()) {
-      hot_total += session.hot_rows_total();
-      hot_used += session.hot_rows_used();
+      hot_total += static_cast<uint64_t>(session.hot_rows_total());
+      hot_used += static_cast<uint64_t>(session.hot_rows_used());
     }
   }
   const bool pinning = pool.state() == v1::POOL_STATE_PINNING;
@@ -173,10 +173,10 @@ std::string Top::Frame(const v1::GetStatsResponse& stats, const Screen& screen) 
               absl::StrCat(Bytes(pinning ? pool.pinned_bytes() : pool.used_bytes()), " of ",
                            Bytes(pool.total_bytes()), ", largest free ",
                            Bytes(pool.largest_free_bytes()))),
-      BarLine(
-          "hot rows",
-          static_cast<double>(hot_used) / static_cast<double>(std::max<int64_t>(hot_total, 1)),
-          absl::StrCat(Grouped(hot_used), " of ", Grouped(hot_total), " in regions of requests")),
+      BarLine("hot rows",
+              static_cast<double>(hot_used) / static_cast<double>(std::max<uint64_t>(hot_total, 1)),
+              absl::StrCat(Grouped(static_cast<int64_t>(hot_used)), " of ",
+                           Grouped(static_cast<int64_t>(hot_total)), " in regions of requests")),
       " "};
   const Table table = CacheTable(stats);
   if (table.empty()) {

@@ -60,6 +60,14 @@ void* operator new(size_t size) { return Allocate(size, __STDCPP_DEFAULT_NEW_ALI
 void* operator new(size_t size, std::align_val_t alignment) {
   return Allocate(size, static_cast<size_t>(alignment));
 }
+// As the library's own, in whose place the address sanitizer has one that does not come here.
+void* operator new(size_t size, const std::nothrow_t& /*tag*/) noexcept {
+  try {
+    return operator new(size);
+  } catch (const std::bad_alloc&) {
+    return nullptr;
+  }
+}
 void operator delete(void* memory) noexcept { Free(memory); }
 void operator delete(void* memory, size_t /*size*/) noexcept { Free(memory); }
 void operator delete(void* memory, std::align_val_t /*alignment*/) noexcept { Free(memory); }

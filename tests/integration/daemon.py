@@ -20,6 +20,12 @@ TIER = "kvtier.v1.KvTier/"
 HEALTH = "grpc.health.v1.Health/Check"
 
 
+def keeps_freed_memory():
+    """Whether the daemon was built with the address sanitizer, which gives freed memory back late."""
+    with open(BINARY, "rb") as binary:
+        return b"__asan_init" in binary.read()
+
+
 def wait_until(condition, what, seconds=PATIENCE_SECONDS):
     """What `condition()` gives once that is true. Fails after `seconds`."""
     end = time.monotonic() + seconds
