@@ -177,9 +177,12 @@ TEST_F(AcceptorTest, WhoLeavesIsNotWaitedFor) {
   Start({});
   Connect().Reset();
   Say(kPreface.substr(0, 10)).Reset();
-  // Noticed before this one is, which came later.
-  const UniqueFd good = Say(absl::StrCat(kPreface, kSettings));
+  const UniqueFd good = Say(kPreface.substr(0, 10));
+  const UniqueFd later = Say(absl::StrCat(kPreface, kSettings));
   ASSERT_TRUE(WaitForServed(1));
+  // All are waited for by now, and what is heard of one comes behind what the others did before.
+  Send(good, absl::StrCat(kPreface.substr(10), kSettings));
+  ASSERT_TRUE(WaitForServed(2));
   clock_.Advance(kFirstWordsMax);
   // By the second the turn of the first is over, in which they would have been sent away.
   EXPECT_TRUE(WaitForEnd(Say("x")));
